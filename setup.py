@@ -1,0 +1,63 @@
+"""Package slime_agl. slime itself is not on PyPI: it comes from its container image or a checkout."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = next(
+    line.split('"')[1]
+    for line in (ROOT / "slime_agl" / "__init__.py").read_text().splitlines()
+    if line.startswith("__version__")
+)
+README = ROOT / "README.md"
+
+setup(
+    name="slime_agl",
+    version=VERSION,
+    description="Train unmodified agents with slime, without losing a token",
+    long_description=README.read_text() if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["slime_agl", "slime_agl.*"]),
+    install_requires=[
+        "agentlightning>=0.3,<0.4",  # 1.0 is a different program, without store, runner or tracer
+        "aiohttp>=3.9",
+        "jinja2>=3.1",  # chat templates
+        "numpy",
+        "orjson",
+        "pyyaml",
+        "rich",
+        "tokenizers",
+        "tqdm",
+        "transformers>=4.51",
+        'uvloop; sys_platform != "win32"',
+    ],
+    extras_require={
+        "local": [
+            "torch",
+            "accelerate",  # transformers asks for it when it reads GGUF
+            "gguf",
+            "safetensors",
+            "sglang-router>=0.3",
+        ],
+        "dev": [
+            "hypothesis",
+            "openai",
+            "pytest>=8.2",
+            "pytest-asyncio>=0.26",
+            "ruff",
+        ],
+    },
+    entry_points={
+        "console_scripts": ["slime-agl = slime_agl.cli.main:main"],
+        "pytest11": ["slime_agl = slime_agl.testing.plugin"],
+    },
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

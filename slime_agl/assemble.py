@@ -1,0 +1,138 @@
+"""The one place that picks parts and puts them together, and the one global: the live runtime."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+from slime_agl.chat.audit import audit
+from slime_agl.chat.delta import DeltaEncoder
+from slime_agl.chat.loader import load_tokenizer, stop_ids_of
+from slime_agl.chat.parse import ReplyParser
+from slime_agl.chat.renderer import Renderer
+from slime_agl.config import Config
+from slime_agl.engine.router import RouterEngine
+from slime_agl.errors import ConfigError
+from slime_agl.gateway.server import Gateway, GatewayParts
+from slime_agl.host import EvalPrompts, RolloutArgs, load_object, where
+from slime_agl.lightning.service import Lightning
+from slime_agl.runtime import Runtime, SessionDesk
+
+logger = logging.getLogger(__name__)
+
+
+def make_renderer(args: RolloutArgs, tokenizer: Any) -> Renderer:
+    """The renderer of slime's checkpoint and chat template.
+
+    Raises:
+        ConfigError: the template file cannot be read.
+        TemplateError: the tokenizer has no chat template.
+    """
+    return Renderer(
+        tokenizer,
+        chat_template=_template(args.chat_template_path),
+        template_kwargs=args.apply_chat_template_kwargs,
+        extra_stop_ids=stop_ids_of(str(args.hf_checkpoint)) | set(args.rollout_stop_token_ids or ()),
+    )
+
+
+def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
+    """Assemble a runtime, not started yet.
+
+    Raises:
+        ConfigError, TemplateError: a part cannot be made from this configuration.
+    """
+    agent = load_object(config.agent)
+    lightning = Lightning(
+        agent,
+        mode=config.runners.mode,
+        max_concurrency=config.runners.max_concurrency or args.concurrency,
+        timeout_seconds=config.runners.timeout_seconds,
+        max_attempts=config.runners.max_attempts,
+        tokens=config.spans == "tokens",
+    )
+    if args.hf_checkpoint is None:
+        raise ConfigError("--hf-checkpoint is missing; it names the tokenizer and the chat template that agents' messages go through")
+    tokenizer = load_tokenizer(str(args.hf_checkpoint))
+    renderer = make_renderer(args, tokenizer)
+    report = audit(renderer)
+    logger.info("chat template of %s: %s", args.hf_checkpoint, report.as_dict())
+    parts = GatewayParts(
+        engine=RouterEngine(args.router_url),
+        renderer=renderer,
+        delta=DeltaEncoder(renderer, report, history=config.history),
+        parser=ReplyParser(
+            renderer, tool_call_parser=args.sglang_tool_call_parser, reasoning_parser=args.sglang_reasoning_parser
+        ),
+        sink=lightning,
+        model=config.model,
+        policy=config.sampling,
+    )
+    gateway = Gateway(config.gateway, parts)
+    return Runtime(config, gateway, lightning, SessionDesk(gateway), renderer, EvalPrompts(args, tokenizer))
+
+
+def _template(path: Any) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--chat-template-path {path} cannot be read: {error.strerror}") from error
+
+
+class _Live:
+    """Holder of the runtime behind `generate`: slime names us by a function path, which leaves no other place."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.runtime: Runtime | None = None
+        self.made_of: tuple[Any, ...] = ()
+
+
+_live = _Live()
+
+
+def live_runtime(config: Config, args: RolloutArgs) -> Runtime:
+    """The running runtime for these settings; made on the first call, and again when they change.
+
+    Raises:
+        ConfigError, TemplateError: see `make_runtime`.
+        EngineUnavailable: no engine answers at the router's address.
+    """
+    made_of = (
+        config, args.router_url, args.hf_checkpoint, args.chat_template_path, args.apply_chat_template_kwargs,
+        tuple(args.rollout_stop_token_ids or ()), args.sglang_tool_call_parser, args.sglang_reasoning_parser,
+    )  # fmt: skip
+    with _live.lock:
+        if _live.runtime is not None and _live.made_of == made_of:
+            return _live.runtime
+        _stop()
+        runtime = make_runtime(config, args)
+        runtime.start()
+        logger.info("slime_agl runs with %s", where())
+        _live.runtime, _live.made_of = runtime, made_of
+        return runtime
+
+
+def current() -> Runtime | None:
+    """The live runtime, or None."""
+    return _live.runtime
+
+
+def shutdown() -> None:
+    """Stop the live runtime; may be called again. The next `generate` makes a new one."""
+    with _live.lock:
+        _stop()
+
+
+def _stop() -> None:
+    runtime, _live.runtime, _live.made_of = _live.runtime, None, ()
+    if runtime is not None:
+        runtime.stop()
+
+
+atexit.register(shutdown)

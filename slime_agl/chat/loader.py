@@ -1,0 +1,69 @@
+"""Tokenizers from a checkpoint directory, a GGUF file or a model name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from slime_agl.errors import TemplateError
+
+TURN_OPENER, TURN_CLOSER = "<|im_start|>", "<|im_end|>"
+
+
+def load_tokenizer(path: str) -> Any:
+    """Load a Hugging Face tokenizer.
+
+    path: a checkpoint directory, a `.gguf` file, a directory that holds exactly one, or a model name.
+
+    Raises:
+        TemplateError: nothing there can be loaded, or it has no chat template.
+    """
+    from transformers import AutoTokenizer
+
+    gguf = _gguf_file(Path(path))
+    try:
+        if gguf is not None:
+            tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
+    except Exception as error:  # transformers raises many kinds, from OSError to those of remote code
+        raise TemplateError(
+            f"no tokenizer at {path}: {type(error).__name__}: {error}. Give a directory with tokenizer files or a .gguf file"
+        ) from error
+    _close_turns(tokenizer)
+    return tokenizer
+
+
+def stop_ids_of(path: str) -> frozenset[int]:
+    """Return the end-of-sequence ids that a checkpoint's generation_config.json names; empty without one."""
+    file = Path(path) / "generation_config.json"
+    if not file.is_file():
+        return frozenset()
+    try:
+        named = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+    except (ValueError, AttributeError) as error:
+        raise TemplateError(f"{file} is not a JSON object: {error}") from error
+    return frozenset(named if isinstance(named, list) else [] if named is None else [named])
+
+
+def _gguf_file(path: Path) -> Path | None:
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise TemplateError(f"there is no file {path}")
+        return path
+    if not path.is_dir() or any((path / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return None
+    found = sorted(path.glob("*.gguf"))
+    if len(found) > 1:
+        raise TemplateError(f"{path} holds {len(found)} .gguf files; name one of them: {', '.join(f.name for f in found)}")
+    return found[0] if found else None
+
+
+def _close_turns(tokenizer: Any) -> None:
+    """Make a ChatML tokenizer's end of sequence the token that closes a turn.
+
+    Some GGUF files store the token that opens one; a model sampled with it would never be stopped.
+    """
+    if tokenizer.eos_token == TURN_OPENER and TURN_CLOSER in tokenizer.get_vocab():
+        tokenizer.eos_token = TURN_CLOSER

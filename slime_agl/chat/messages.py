@@ -1,0 +1,195 @@
+"""Chat messages as agents send them, and as a chat template takes them.
+
+A *normalised* message holds only what templates read: role, content (a string),
+name, tool_call_id, reasoning_content and tool_calls with arguments as an object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.errors import TemplateError
+
+ROLES = ("system", "user", "assistant", "tool")
+THINK, END_THINK = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the model made. id: what the agent answers to. arguments: JSON text, exactly as the agent gets it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a finished turn said.
+
+    text, reasoning: '' when absent. ill_formed: `text` is raw, because it holds
+    tool-call syntax from which no call may be made.
+    """
+
+    text: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    ill_formed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ill_formed and self.tool_calls:
+            raise ValueError(f"an ill-formed reply carries {len(self.tool_calls)} tool calls; it may carry none")
+
+
+def normalise(messages: list[dict]) -> list[dict]:
+    """Reduce OpenAI chat messages to what a chat template takes.
+
+    None becomes '', text parts are joined with one space (as SGLang does for templates that
+    take strings), 'developer' becomes 'system', JSON arguments become objects; text that is
+    not a JSON object stays text. Keys that no template reads are dropped. The input is not
+    changed, and normalising twice changes nothing.
+
+    Raises:
+        TemplateError: an unknown role or a part that is not text, with the message's index.
+    """
+    return [_normalise_one(message, index) for index, message in enumerate(messages)]
+
+
+def same_reply(reply: Reply, message: dict) -> bool:
+    """Say whether an assistant message, raw or normalised, echoes `reply`.
+
+    Calls agree by name and parsed arguments, in order, whatever their ids; text agrees up to
+    white space. Reasoning may be echoed apart, echoed inside the content, or dropped.
+    """
+    if message.get("role") != "assistant":
+        return False
+    calls = message.get("tool_calls") or []
+    if len(calls) != len(reply.tool_calls):
+        return False
+    if any(not _same_call(ours, theirs) for ours, theirs in zip(reply.tool_calls, calls, strict=True)):
+        return False
+    theirs = _content(message.get("content"), "the assistant message")
+    return _words(theirs) == _words(reply.text) or _words(_spoken(theirs)) == _words(_spoken(reply.text))
+
+
+def same_message(a: dict, b: dict) -> bool:
+    """Say whether two user, system or tool messages reach the template as the same message.
+
+    Raises:
+        TemplateError: they differ as sent, and one of them cannot be normalised.
+    """
+    return a == b or normalise([a]) == normalise([b])
+
+
+def reply_message(reply: Reply) -> dict:
+    """Return the normalised assistant message that says what `reply` says."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["tool_calls"] = [call_entry(call.id, call.name, call.arguments) for call in reply.tool_calls]
+    return message
+
+
+def call_entry(call_id: str, name: str, arguments: Any) -> dict:
+    """Return one normalised entry of `tool_calls`."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": as_object(arguments)}}
+
+
+def as_object(arguments: Any) -> Any:
+    """Return JSON text as the object it holds; no text at all as {}; anything else unchanged."""
+    if arguments is None or arguments == "":
+        return {}
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def split_think(text: str, *, opened: bool = False) -> tuple[str, str] | None:
+    """Split `<think>reasoning</think>rest` into (reasoning, rest), or return None when nothing is thought.
+
+    opened: the prompt has already written `<think>`. Reasoning that never ends has no rest.
+    """
+    head = text.lstrip()
+    if head.startswith(THINK):
+        head = head[len(THINK) :]
+    elif not opened:
+        return None
+    reasoning, _, rest = head.partition(END_THINK)
+    return reasoning.strip("\n"), rest.lstrip("\n")
+
+
+def _normalise_one(message: dict, index: int) -> dict:
+    where = f"messages[{index}]"
+    role = message.get("role")
+    role = "system" if role == "developer" else role
+    if role not in ROLES:
+        raise TemplateError(f"{where} has role {role!r}; a chat template takes {', '.join(ROLES)} and developer")
+    out: dict[str, Any] = {"role": role, "content": _content(message.get("content"), where)}
+    for key in ("name", "tool_call_id", "reasoning_content"):
+        if isinstance(message.get(key), str):
+            out[key] = message[key]
+    if message.get("tool_calls"):
+        out["tool_calls"] = [
+            _normalise_call(call, f"{where}.tool_calls[{k}]") for k, call in enumerate(message["tool_calls"])
+        ]
+    return out
+
+
+def _normalise_call(call: Mapping[str, Any], where: str) -> dict:
+    function = call.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise TemplateError(f"{where} has type {call.get('type')!r} and names no function; send function calls only")
+    return call_entry(call.get("id") or "", function["name"], function.get("arguments"))
+
+
+def _content(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise TemplateError(f"{where} has content of type {type(content).__name__}; send a string or a list of parts")
+    return " ".join(_part(part, f"{where}.content[{k}]") for k, part in enumerate(content))
+
+
+def _part(part: Any, where: str) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    if kind != "text" or not isinstance(part.get("text"), str):
+        raise TemplateError(f"{where} has type {kind!r}; this chat template takes text parts only")
+    return part["text"]
+
+
+def _same_call(ours: ToolCall, theirs: Mapping[str, Any]) -> bool:
+    function = theirs.get("function")
+    if not isinstance(function, Mapping) or function.get("name") != ours.name:
+        return False
+    return _canonical(as_object(ours.arguments)) == _canonical(as_object(function.get("arguments")))
+
+
+def _canonical(value: Any) -> Any:
+    """Rewrite a JSON value so that == is equality of JSON: 1 is 1.0, but neither is true."""
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    return ("bool", value) if isinstance(value, bool) else value
+
+
+def _spoken(text: str) -> str:
+    """Drop the reasoning that a client has written into the content."""
+    thought = split_think(text, opened=END_THINK in text)
+    return text if thought is None else thought[1]
+
+
+def _words(text: str) -> list[str]:
+    return text.split()

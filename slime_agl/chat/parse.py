@@ -1,0 +1,108 @@
+"""A finished turn's ids to what it said: text, reasoning and tool calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from slime_agl.chat.messages import END_THINK, Reply, ToolCall, split_think
+from slime_agl.chat.parse_builtin import OPEN, Calls, IllFormed, read_calls
+from slime_agl.chat.parse_sglang import SglangCalls, SglangReasoning
+from slime_agl.chat.renderer import Renderer
+from slime_agl.trace.turn import STOP
+
+logger = logging.getLogger(__name__)
+
+
+class ReplyParser:
+    """Parses turns of one model.
+
+    tool_call_parser, reasoning_parser: names of sglang's parsers. Without a name, or without
+    sglang, the built-in ones read `<tool_call>` (JSON or XML) and `<think>`.
+
+    Raises:
+        ConfigError: sglang is installed and knows no parser of that name.
+    """
+
+    def __init__(
+        self, renderer: Renderer, *, tool_call_parser: str | None = None, reasoning_parser: str | None = None
+    ) -> None:
+        self._renderer = renderer
+        self._calls = _from_sglang(SglangCalls, tool_call_parser)
+        self._reasoning = _from_sglang(SglangReasoning, reasoning_parser)
+
+    def parse(
+        self,
+        ids: Sequence[int],
+        *,
+        finish: str,
+        tools: list[dict] | None,
+        prompt_opens_think: bool = False,
+        mint: Callable[[int], str],
+    ) -> Reply:
+        """Return what a turn said. Never raises for what a model wrote.
+
+        finish: 'stop', 'length' or 'abort'. tools: without any, call syntax stays text.
+        prompt_opens_think: the generation prompt ends in an open `<think>`.
+        mint: returns the id of the k-th call, from 0.
+
+        A turn that was cut makes calls only if all call syntax in it is closed. Where syntax gives no
+        call, the raw text comes back, flagged ill-formed, so that no half call can be executed.
+        """
+        cut = finish != STOP
+        text = self._text(ids)
+        try:
+            reasoning, said = self._split(text, opened=prompt_opens_think, cut=cut)
+            if not tools:
+                return Reply(said, reasoning, ())
+            found = self._read(said, tools, cut=cut)
+        except IllFormed as error:
+            logger.debug("ill-formed tool call (finish %s): %s", finish, error)
+            return Reply(said, reasoning, (), ill_formed=True)
+        except Exception:  # a parser must never break a turn: its tokens are already sampled
+            logger.warning("a parser failed on a turn of %d tokens; its text is passed on", len(ids), exc_info=True)
+            return Reply(text, "", ())
+        calls = tuple(ToolCall(mint(k), name, arguments) for k, (name, arguments) in enumerate(found.calls))
+        return Reply(found.text, reasoning, calls)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Decode without the stop id that ended the turn, and with every other special token."""
+        ended = bool(ids) and ids[-1] in self._renderer.stop_ids
+        return self._renderer.decode(ids[:-1] if ended else ids)
+
+    def _split(self, text: str, *, opened: bool, cut: bool) -> tuple[str, str]:
+        if self._reasoning is not None:
+            return self._reasoning.split(text, opened=opened)
+        thought = split_think(text, opened=opened)
+        if thought is None:
+            return "", text
+        if END_THINK not in text and OPEN in thought[0] and not cut:
+            # Qwen models now and then call without closing their reasoning first.
+            reasoning, _, call = thought[0].partition(OPEN)
+            return reasoning.strip("\n"), OPEN + call
+        return thought
+
+    def _read(self, text: str, tools: list[dict], *, cut: bool) -> Calls:
+        if self._calls is None:
+            return read_calls(text, tools)
+        try:
+            found = self._calls.read(text, tools, cut=cut)
+        except IllFormed:
+            if OPEN not in text:
+                raise
+        else:
+            if text.count(OPEN) <= len(found.calls):
+                return found
+        # sglang drops calls of tools it was not told of; the agent should hear of those too.
+        return read_calls(text, tools)
+
+
+def _from_sglang(parser: type, name: str | None) -> Any:
+    if not name:
+        return None
+    try:
+        return parser(name)
+    except ImportError as error:
+        logger.warning("sglang's parser %r is not available (%s); the built-in one is used", name, error)
+        return None

@@ -1,0 +1,140 @@
+"""Reading tool calls that stand between `<tool_call>` and `</tool_call>`, without sglang.
+
+Two syntaxes: a JSON object (Hermes, Qwen) and `<function=name><parameter=key>value` (Qwen3-Coder),
+the second also without the outer tags.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.errors import SlimeAglError
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_START = re.compile(r"<tool_call>\s*|(?=<function=)")
+_END = re.compile(r"\s*</tool_call>")
+_FUNCTION = re.compile(r"<function=([^>\s]+)\s*>(.*?)</function>", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\s]+)\s*>(.*?)</parameter>", re.DOTALL)
+_MARKERS = (CLOSE, "</function>")
+
+
+class IllFormed(SlimeAglError):
+    """Tool-call syntax from which no call may be made."""
+
+    boundary = "chat"
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+class IllFormed(SlimeAglError):
+    """Tool-call syntax from which no call may be made."""
+
+    boundary = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """text: what stands outside the calls. calls: (name, arguments as JSON text of an object), in order."""
+
+    text: str
+    calls: tuple[tuple[str, str], ...]
+
+
+def read_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Calls:
+    """Read every call in `text`.
+
+    All or nothing: of several calls none counts when one of them is broken or not closed.
+
+    Raises:
+        IllFormed: a marker is left over, or what stands between two of them is not a call.
+    """
+    outside: list[str] = []
+    calls: list[tuple[str, str]] = []
+    at = 0
+    while start := _START.search(text, at):
+        call, end = _read_call(text, start.end(), tools)
+        if start[0]:
+            close = _END.match(text, end)
+            if close is None:
+                raise IllFormed(f"the call of {call[0]} is not followed by {CLOSE}")
+            end = close.end()
+        outside.append(text[at : start.start()])
+        calls.append(call)
+        at = end
+    rest = "".join(outside) + text[at:]
+    left = next((marker for marker in _MARKERS if marker in rest), None)
+    if left is not None:
+        raise IllFormed(f"{left} closes no call")
+    return Calls(rest.strip() if calls else text, tuple(calls))
+
+
+def object_text(arguments: Any) -> str:
+    """Return a call's arguments as the JSON text of an object. Nothing at all is the empty object.
+
+    Raises:
+        IllFormed: they are not an object, or cannot be written as standard JSON in UTF-8.
+    """
+    try:
+        value = _DECODER.decode(arguments or "{}") if arguments is None or isinstance(arguments, str) else arguments
+        if not isinstance(value, dict):
+            raise IllFormed(f"arguments are a {type(value).__name__}, not an object")
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode("utf-8")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise IllFormed(f"arguments are not JSON: {error}") from error
+    return text
+
+
+def _read_call(text: str, at: int, tools: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], int]:
+    """Read the call that begins at `at`. Return it and the position after it."""
+    if text.startswith("<function=", at):
+        match = _FUNCTION.match(text, at)
+        if match is None:
+            raise IllFormed("<function= is not closed")
+        return _read_function(match[1], match[2], tools), match.end()
+    try:
+        call, end = _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError) as error:
+        raise IllFormed(f"a call is not JSON: {error}") from error
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
+        raise IllFormed("a call has no name")
+    return (call["name"], object_text(call.get("arguments", call.get("parameters", {})))), end
+
+
+def _read_function(name: str, body: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    if _PARAMETER.sub("", body).strip():
+        raise IllFormed(f"<function={name}> holds text outside its parameters")
+    properties = _properties(name, tools)
+    arguments = {key: _typed(value, properties.get(key)) for key, value in _PARAMETER.findall(body)}
+    return name, object_text(arguments)
+
+
+def _properties(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    for tool in tools:
+        function = tool.get("function") or {}
+        if function.get("name") == name:
+            properties = (function.get("parameters") or {}).get("properties")
+            return properties if isinstance(properties, Mapping) else {}
+    return {}
+
+
+def _typed(value: str, schema: Any) -> Any:
+    """Read a parameter by its schema: a string as it stands, any other type as JSON where it is JSON."""
+    value = value.removeprefix("\n").removesuffix("\n")
+    kinds = schema.get("type", "string" if "anyOf" not in schema else "any") if isinstance(schema, Mapping) else "string"
+    if kinds == "string":
+        return value
+    try:
+        read = _DECODER.decode(value)
+    except (ValueError, RecursionError):
+        return value
+    return value if isinstance(kinds, list) and "string" in kinds and read is not None else read

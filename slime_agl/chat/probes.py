@@ -1,0 +1,83 @@
+"""The conversations a chat template is tried with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slime_agl.chat.delta import Continuation
+from slime_agl.chat.messages import Reply, ToolCall, reply_message
+from slime_agl.chat.shape import PROBE_TOOLS
+
+ANSWER, THOUGHT, VALUE = "the seventh gate stands open", "counting gates along the wall", "quartz lantern"
+KINDS = (
+    "user",
+    "again",
+    "system",
+    "system_then_user",
+    "tool",
+    "parallel_tools",
+    "tool_then_user",
+    "parallel_tools_then_user",
+    "call_then_user",
+    "parallel_calls_then_user",
+)
+_SYSTEM = {"role": "system", "content": "You keep a lighthouse."}
+_USER = {"role": "user", "content": "Is the harbour free?"}
+_NEXT = {
+    "user": {"role": "user", "content": "And tomorrow?\n\nPlease say."},
+    "system": {"role": "system", "content": "Answer in one line."},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A continuation of a known kind. words: what the continued turn says last, in order of preference."""
+
+    continuation: Continuation
+    words: tuple[str, ...]
+
+
+def probes(kind: str, *, reasoning: bool) -> Iterator[Probe]:
+    """Yield continuations of one kind: first turn, after talk, after tools, within a chain of tools."""
+    calls = calls_of(kind)
+    reply = Reply(ANSWER, THOUGHT if reasoning else "", calls)
+    new_messages = _new_messages(kind, calls)
+    words = (VALUE, ANSWER) if calls else (ANSWER,)
+    for context, tools in _contexts(reasoning, needs_tools=bool(calls)):
+        yield Probe(Continuation(context, reply, new_messages, tools, {}, None), words)
+
+
+def calls_of(kind: str) -> tuple[ToolCall, ...]:
+    """The calls that the continued turn of a kind made. The last one's argument is VALUE."""
+    if kind.startswith("parallel_"):
+        return (_call(1, "first lantern"), _call(2, VALUE))
+    return (_call(1, VALUE),) if kind.startswith(("tool", "call")) else ()
+
+
+def _new_messages(kind: str, calls: tuple[ToolCall, ...]) -> list[dict]:
+    head, _, _ = kind.partition("_then_")
+    results = [_result(call) for call in calls] if head in ("tool", "parallel_tools") else []
+    return results + [_NEXT[role] for role in kind.split("_then_") if role in _NEXT]
+
+
+def _contexts(reasoning: bool, *, needs_tools: bool) -> Iterator[tuple[list[dict], list[dict] | None]]:
+    earlier = ToolCall("probe0000", "probe_tool", '{"probe": "old lamp"}')
+    thought = "an older thought" if reasoning else ""
+    called = [_SYSTEM, _USER, reply_message(Reply("", thought, (earlier,))), _result(earlier)]
+    talked = [reply_message(Reply("It is.", thought, ())), _USER]
+    if not needs_tools:
+        yield [_USER], None
+        yield [_SYSTEM, _USER, *talked], None
+    yield [_USER], PROBE_TOOLS
+    yield [_SYSTEM, _USER, *talked], PROBE_TOOLS
+    yield [*called, *talked], PROBE_TOOLS
+    yield called, PROBE_TOOLS
+
+
+def _call(number: int, value: str) -> ToolCall:
+    return ToolCall(f"probe000{number}", "probe_tool", f'{{"probe": "{value}"}}')
+
+
+def _result(call: ToolCall) -> dict:
+    return {"role": "tool", "content": "lit since dusk", "tool_call_id": call.id, "name": call.name}

@@ -1,0 +1,182 @@
+"""The `agl:` mapping of slime's --custom-config-path, read once into one frozen tree."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from slime_agl.errors import ConfigError, closest
+
+
+def at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise ConfigError(f"{name} is {value}, it must be at least {least}")
+
+
+def key(default: Any, text: str) -> Any:
+    """A configuration field: its default, and the sentence that documents it."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class RunnersConfig:
+    mode: Literal["auto", "async", "thread"] = key(
+        "auto",
+        "where agents run: `async` on one event loop, `thread` one thread each, `auto` by the agent's own kind",
+    )
+    max_concurrency: int | None = key(
+        None, "most executions at a time; default slime's `sglang_server_concurrency` times the number of engines"
+    )
+    timeout_seconds: float | None = key(
+        3600.0, "deadline of one attempt, then it is sealed, aborted and cancelled; null for none"
+    )
+    max_attempts: int = key(1, "tries of an execution when its agent fails or meets the deadline")
+
+    def __post_init__(self) -> None:
+        at_least("agl.runners.max_concurrency", self.max_concurrency, 1)
+        at_least("agl.runners.max_attempts", self.max_attempts, 1)
+        if self.timeout_seconds is not None and self.timeout_seconds <= 0:
+            raise ConfigError(f"agl.runners.timeout_seconds is {self.timeout_seconds}, it must be above 0, or null for none")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    host: str = key("127.0.0.1", "address the gateway binds")
+    port: int = key(0, "port the gateway binds; 0 takes a free one")
+    public_url: str | None = key(None, "URL under which agents reach the gateway, when it is not `http://host:port`")
+    auth: Literal["auto", "required"] = key(
+        "auto",
+        "`required`: only an attempt's own key is let in; `auto`: the same on other addresses than loopback, "
+        "while on loopback a placeholder such as `dummy` passes and another attempt's key does not",
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"agl.gateway.port is {self.port}, it must lie between 0 (any free port) and 65535")
+        if self.public_url is not None and not self.public_url.startswith(("http://", "https://")):
+            raise ConfigError(f"agl.gateway.public_url is {self.public_url!r}, it must start with http:// or https://")
+
+
+@dataclass(frozen=True, slots=True)
+class FailureConfig:
+    agent_error: Literal["mask", "negative"] = key(
+        "mask", "an agent that raised: `mask` leaves a placeholder that does not train, `negative` trains what it did"
+    )
+    engine_error: Literal["mask", "negative"] = key("mask", "the same when the engine failed under the agent")
+    deadline: Literal["mask", "negative"] = key("mask", "the same when the attempt met its deadline")
+    negative_reward: float = key(0.0, "reward of a failed execution under `negative`")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything a user can set. Field names are the YAML keys; nested classes are nested mappings."""
+
+    agent: str = key("", "import path of the agent: a `LitAgent`, an `@agl.rollout` function, or a factory (required)")
+    reward: str | None = key(None, "import path of `f(task, execution)`, asked when the agent gave no reward")
+    task: str | Mapping[str, str] | None = key(
+        None,
+        "how a Sample becomes the agent's task: default `prompt` and `label` merged with the row's metadata; "
+        "a mapping `{field: source}` renames; an import path of `f(sample)` replaces",
+    )
+    model: str = key("policy", "model name shown to agents")
+    history: Literal["append", "template"] = key(
+        "append",
+        "when the chat template rewrites earlier turns: `append` keeps one segment as the model saw it, `template` forks",
+    )
+    sampling: Literal["trainer", "agent"] = key(
+        "trainer", "whose temperature and top_p count; `agent` makes logprobs off-policy for the trainer"
+    )
+    spans: Literal["light", "tokens"] = key(
+        "light", "`tokens` writes token ids into Agent Lightning's spans, for its own adapters; costs memory and time"
+    )
+    runners: RunnersConfig = RunnersConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    failure: FailureConfig = FailureConfig()
+    record_dir: str | None = key(None, "directory that gets one file a step with every execution and its tokens")
+
+    @classmethod
+    def read(cls, mapping: Any) -> Config:
+        """Check and freeze the mapping.
+
+        Raises:
+            ConfigError: the mapping or the agent is missing, a key is unknown, a value has the wrong type.
+        """
+        if mapping is None:
+            raise ConfigError(
+                "no `agl:` section found in slime's arguments; put `agl: {agent: your_package.your_agent}` "
+                "in a YAML file and pass it as --custom-config-path"
+            )
+        if isinstance(mapping, Mapping) and isinstance(mapping.get("failure"), str):
+            policy = mapping["failure"]
+            mapping = {**mapping, "failure": {"agent_error": policy, "engine_error": policy, "deadline": policy}}
+        config = _read(cls, mapping, "agl")
+        if not config.agent:
+            raise ConfigError("agl.agent is missing; name your agent as an import path, such as `my_package.agents.solver`")
+        return config
+
+
+def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, str]]:
+    """(key, default, meaning) of every configuration key, in order; the README's table is made from it."""
+    rows = []
+    for item in dataclasses.fields(cls):
+        name = f"{prefix}.{item.name}"
+        if dataclasses.is_dataclass(item.default):
+            rows += describe(type(item.default), name)
+        else:
+            default = "null" if item.default is None else str(item.default)
+            rows.append((name, default, item.metadata["help"]))
+    return rows
+
+
+def _read(cls: type, mapping: Any, path: str) -> Any:
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"{path} must be a mapping of keys to values, got {_kind(mapping)}")
+    hints = typing.get_type_hints(cls)
+    known = {item.name: item for item in dataclasses.fields(cls)}
+    values = {}
+    for name, value in mapping.items():
+        if name not in known:
+            raise ConfigError(f"{path}.{name} is not a key.{closest(str(name), known)} Known keys: {', '.join(known)}")
+        where = f"{path}.{name}"
+        if dataclasses.is_dataclass(known[name].default):
+            values[name] = known[name].default if value is None else _read(type(known[name].default), value, where)
+        else:
+            values[name] = _check(value, hints[name], where)
+    return cls(**values)
+
+
+def _check(value: Any, hint: Any, where: str) -> Any:
+    choices = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        if value not in choices:
+            hintful = closest(str(value), choices)
+            raise ConfigError(f"{where} is {value!r}, it must be one of {', '.join(choices)}.{hintful}")
+        return value
+    allowed = choices if isinstance(hint, types.UnionType) else (hint,)
+    for option in allowed:
+        if option is type(None):
+            matches = value is None
+        elif typing.get_origin(option) is not None:
+            matches = isinstance(value, Mapping) and all(isinstance(x, str) for pair in value.items() for x in pair)
+        elif option is float:
+            matches = isinstance(value, int | float) and not isinstance(value, bool)
+        else:
+            matches = isinstance(value, option) and not (option is int and isinstance(value, bool))
+        if matches:
+            return float(value) if option is float else value
+    wanted = " or ".join(_name(option) for option in allowed)
+    raise ConfigError(f"{where} is {value!r} ({_kind(value)}), it must be {wanted}")
+
+
+def _name(option: Any) -> str:
+    if typing.get_origin(option) is not None:
+        return "a mapping of strings to strings"
+    return {type(None): "null", str: "a string", int: "a whole number", float: "a number"}.get(option, str(option))
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

@@ -1,0 +1,60 @@
+"""What the gateway needs of an inference engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from slime_agl.trace.turn import Sampled
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One `/generate` call.
+
+    ids_json: the prompt's token ids as comma separated decimal text, without brackets;
+        the caller keeps it serialised, so that a growing prompt is written once.
+    prompt_length: number of ids in it. sampling_params: SGLang's names.
+    rid: request id, by which it can be aborted. session_key: pins a session to one worker.
+    extra: further top-level fields of the request (return_routed_experts, image_data, ...).
+    """
+
+    ids_json: bytes
+    prompt_length: int
+    sampling_params: Mapping[str, Any]
+    rid: str
+    session_key: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine says of itself. context_length: most tokens of prompt and output, None if unknown."""
+
+    model_path: str = ""
+    context_length: int | None = None
+    weight_version: str = ""
+
+
+class Engine(Protocol):
+    """All methods run on the event loop that called `start`."""
+
+    async def start(self) -> None:
+        """Open connections. Raises EngineUnavailable, naming the address, when nothing answers."""
+
+    async def info(self) -> EngineInfo: ...
+
+    async def generate(self, request: EngineRequest) -> Sampled:
+        """Sample. A request that was aborted returns what it had, with finish 'abort'.
+
+        Raises:
+            EngineRejected: the engine refused it (4xx), with the engine's own words.
+            EngineUnavailable: no answer after retries.
+        """
+        ...
+
+    async def abort(self, rid: str) -> None:
+        """Ask every worker to end request `rid`; its `generate` call returns soon after. Never raises."""
+
+    async def close(self) -> None: ...

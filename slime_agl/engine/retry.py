@@ -1,0 +1,72 @@
+"""When to try again, and under which routing key."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+REMEMBERED_SESSIONS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses between tries, in seconds: `first`, then `factor` times more each, at most `longest`, half of it jitter."""
+
+    first: float = 0.25
+    factor: float = 2.0
+    longest: float = 8.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.longest or self.factor < 1:
+            raise ValueError(f"backoff needs 0 <= first <= longest and factor >= 1, got {self}")
+
+    def pause(self, failures: int) -> float:
+        """Seconds to wait after the `failures`-th failure in a row (from 1)."""
+        whole = min(self.longest, self.first * self.factor ** min(failures - 1, 32))
+        return whole * (0.5 + 0.5 * random.random())
+
+
+@dataclass(slots=True)
+class RoutingKeys:
+    """The key each session is routed by.
+
+    A router that pins a key to a worker keeps it pinned when the worker is dead. After `rekey_after`
+    failures in a row the session gets another key: it loses its prefix cache, not its life.
+    """
+
+    rekey_after: int = 2
+    rekeys: int = 0
+    _states: OrderedDict[str, _State] = field(default_factory=OrderedDict)
+
+    def key(self, session: str) -> str:
+        state = self._states.get(session)
+        return session if state is None or not state.generation else f"{session}~{state.generation}"
+
+    def failed(self, session: str, key: str) -> None:
+        """Count a failure against `key`; one that is no longer the session's key does not count."""
+        if key != self.key(session):
+            return
+        state = self._states.setdefault(session, _State())
+        self._states.move_to_end(session)
+        state.failures += 1
+        if state.failures >= self.rekey_after:
+            state.generation += 1
+            state.failures = 0
+            self.rekeys += 1
+        if len(self._states) > REMEMBERED_SESSIONS:
+            self._states.popitem(last=False)
+
+    def worked(self, session: str) -> None:
+        state = self._states.get(session)
+        if state is None:
+            return
+        state.failures = 0
+        if not state.generation:
+            del self._states[session]
+
+
+@dataclass(slots=True)
+class _State:
+    failures: int = 0
+    generation: int = 0

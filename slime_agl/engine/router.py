@@ -1,0 +1,232 @@
+"""The client of an sgl-router, or of one SGLang server: `/generate`, and aborts that arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import logging
+import time
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from slime_agl.engine.base import EngineInfo, EngineRequest
+from slime_agl.engine.retry import Backoff, RoutingKeys
+from slime_agl.engine.wire import TryAgain, nothing_sampled, read_answer, refuse, request_body, words_of
+from slime_agl.engine.workers import Workers
+from slime_agl.errors import EngineRejected, EngineUnavailable
+from slime_agl.trace.turn import Sampled
+
+logger = logging.getLogger(__name__)
+
+ROUTING_KEY = "X-SMG-Routing-Key"
+CONNECT_SECONDS = 10.0
+CONTROL_SECONDS = 5.0
+CONTROL_CONNECTIONS = 64
+# An SGLang server closes a connection that was idle for 5 s. Reusing one at that moment loses the request.
+IDLE_SECONDS = 4.0
+# A worker ignores an abort for an id that has not reached it yet, so it is told again until the request ends.
+ABORT_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+@dataclass(slots=True)
+class Counters:
+    """requests: generate calls so far. retries: tries beyond the first. in_flight: calls not yet answered."""
+
+    requests: int = 0
+    retries: int = 0
+    in_flight: int = 0
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One generate call that is under way. rid: the id its latest try was sent under."""
+
+    rid: str
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    clock: asyncio.Timeout | None = None
+
+    def drop(self) -> None:
+        """Give up waiting for the answer: the connection closes, by which the worker notices too."""
+        if self.clock is not None and not self.clock.expired() and not self.ended.is_set():
+            self.clock.reschedule(asyncio.get_running_loop().time())
+
+
+class RouterEngine:
+    """`slime_agl.engine.base.Engine` over HTTP.
+
+    url: address of the router, or of a single SGLang server. timeout: seconds for one generate call with all
+    its retries, None to leave the deadline to the caller. max_retries: further tries after connection errors, 408, 429
+    and 5xx. connection_limit: most generate calls on the wire at a time, 0 for no limit; control calls have their own
+    connections, so an abort never waits behind the requests it is to end.
+
+    Every retry travels under a new request id (`1~rid`, `2~rid`, ...): a try whose answer was lost may still run, a
+    worker refuses an id it already holds, and it aborts all ids that begin with the given one, so the number leads.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float | None = None,
+        max_retries: int = 12,
+        connection_limit: int = 0,
+        start_timeout: float = 5.0,
+        backoff: Backoff | None = None,
+        rekey_after: int = 2,
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"engine url is {url!r}, it must start with http:// or https://")
+        self.url = url.rstrip("/")
+        self.counters = Counters()
+        self.keys = RoutingKeys(rekey_after)
+        self._timeout = timeout
+        self._max_retries = max_retries
+        self._connection_limit = connection_limit
+        self._start_timeout = start_timeout
+        self._backoff = backoff or Backoff()
+        self._flights: dict[str, _Flight] = {}
+        self._sessions: tuple[aiohttp.ClientSession, ...] = ()
+
+    async def start(self) -> None:
+        """Open the connection pools and wait until something answers.
+
+        Raises:
+            EngineUnavailable: nothing did within `start_timeout` seconds.
+        """
+        generating = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        control = aiohttp.ClientTimeout(total=CONTROL_SECONDS)
+        self._sessions = (_session(generating, self._connection_limit), _session(control, CONTROL_CONNECTIONS))
+        self._generating, self._workers = self._sessions[0], Workers(self.url, self._sessions[1])
+        try:
+            await self._first_answer()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close all connections. May be called twice."""
+        sessions, self._sessions = self._sessions, ()
+        for session in sessions:
+            await session.close()
+
+    async def info(self) -> EngineInfo:
+        return await self._workers.info()
+
+    async def generate(self, request: EngineRequest) -> Sampled:
+        """Sample; see `Engine.generate`. Cancelling it drops the connection."""
+        if request.rid in self._flights:
+            raise EngineRejected(f"request id {request.rid} is in flight already; ids name one request each")
+        flight = self._flights[request.rid] = _Flight(request.rid)
+        self.counters.requests += 1
+        self.counters.in_flight += 1
+        try:
+            async with asyncio.timeout(self._timeout) as flight.clock:
+                return await self._until_answered(request, flight)
+        except TimeoutError as late:
+            if flight.aborted.is_set():
+                return nothing_sampled(request)
+            raise EngineUnavailable(
+                f"{self.url} did not answer request {request.rid} within {self._timeout} s; "
+                "the engine is overloaded or stuck: see its log, or allow more time"
+            ) from late
+        finally:
+            self.counters.in_flight -= 1
+            del self._flights[request.rid]
+            flight.ended.set()
+
+    async def abort(self, rid: str) -> None:
+        """End request `rid`; returns when its `generate` call has ended.
+
+        Workers are told repeatedly, as an abort may overtake its request. One that does not obey
+        loses its connection, and `generate` returns no tokens.
+        """
+        flight = self._flights.get(rid)
+        if flight is None:
+            await self._workers.abort(rid)
+            return
+        flight.aborted.set()
+        for tries, pause in enumerate(ABORT_PAUSES):
+            await self._workers.abort(flight.rid, fresh=tries > 0)
+            if await _happens(flight.ended, pause):
+                return
+        logger.debug("request %s outlived %d aborts; its connection is dropped", rid, len(ABORT_PAUSES))
+        flight.drop()
+        await flight.ended.wait()
+
+    async def _until_answered(self, request: EngineRequest, flight: _Flight) -> Sampled:
+        for failures in itertools.count(1):
+            key = self.keys.key(request.session_key)
+            try:
+                sampled = await self._post(request, flight.rid, key)
+            except TryAgain as fault:
+                if flight.aborted.is_set():
+                    return nothing_sampled(request)
+                await self._after(fault, request, flight, key, failures)
+                if await _happens(flight.aborted, self._backoff.pause(failures)):
+                    return nothing_sampled(request)
+                self.counters.retries += 1
+                flight.rid = f"{failures}~{request.rid}"
+            else:
+                self.keys.worked(request.session_key)
+                return sampled
+
+    async def _after(self, fault: TryAgain, request: EngineRequest, flight: _Flight, key: str, failures: int) -> None:
+        """Take note of a failed try. Raises EngineUnavailable when it was the last one."""
+        logger.debug("request %s, try %d of %d: %s", flight.rid, failures, self._max_retries + 1, fault)
+        if fault.lost:
+            await self._workers.abort(flight.rid)
+        if fault.status != 429:
+            self.keys.failed(request.session_key, key)
+        if failures > self._max_retries:
+            raise EngineUnavailable(
+                f"{self.url} failed {failures} times on request {request.rid}, the last time with {fault}; "
+                f"look at the router's and the workers' logs ({self.url}/workers lists them)",
+                status=fault.status,
+            ) from fault
+
+    async def _post(self, request: EngineRequest, rid: str, key: str) -> Sampled:
+        began = time.perf_counter()
+        # aiohttp writes a stream in chunks and yields between them; bytes of a long prompt would block the loop.
+        data = io.BytesIO(request_body(request, rid))
+        headers = {"Content-Type": "application/json", ROUTING_KEY: key}
+        try:
+            async with self._generating.post(
+                f"{self.url}/generate", data=data, headers=headers, allow_redirects=False
+            ) as response:
+                body = await response.read()
+        except aiohttp.ClientConnectorError as fault:
+            raise TryAgain(f"no connection: {fault}") from fault
+        except (aiohttp.ClientError, OSError) as fault:
+            raise TryAgain(f"connection lost: {fault!r}", lost=True) from fault
+        if response.status != 200:
+            refuse(response.status, words_of(body), request)
+        return read_answer(body, request, time.perf_counter() - began)
+
+    async def _first_answer(self) -> None:
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                while not await self._workers.answers():
+                    await asyncio.sleep(min(0.2, self._start_timeout / 4))
+        except TimeoutError as late:
+            raise EngineUnavailable(
+                f"no sgl-router or SGLang server answers at {self.url} (waited {self._start_timeout:g} s). "
+                "Check that it runs and that --sglang-router-ip and --sglang-router-port name its address"
+            ) from late
+
+
+def _session(timeout: aiohttp.ClientTimeout, limit: int) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(limit=limit, keepalive_timeout=IDLE_SECONDS)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout)
+
+
+async def _happens(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event; False when `seconds` passed before it."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return event.is_set()
+    return True

@@ -1,0 +1,114 @@
+"""The SGLang servers behind a router, and the control calls that go to each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from slime_agl.engine.base import EngineInfo
+
+logger = logging.getLogger(__name__)
+
+FAULTS = (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError)
+# Aborts come by the hundred when a step ends: a worker that did not answer one is not asked again for this long.
+SILENCE_SECONDS = 10.0
+DATA_PARALLEL_RANK = re.compile(r"@\d+$")
+
+
+class Workers:
+    """Control calls to the workers that `GET {url}/workers` lists, or to `url` itself when it lists none."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self._session = session
+        self._urls: tuple[str, ...] = ()
+        self._silent_until: dict[str, float] = {}
+
+    async def urls(self, *, fresh: bool = False) -> tuple[str, ...]:
+        """Base URLs of the workers; the list is kept until `fresh` asks for it anew."""
+        if fresh or not self._urls:
+            answer = await self.get(self.url, "/workers")
+            listed = answer.get("workers") if answer else None
+            found = [worker["url"] for worker in listed or () if isinstance(worker, Mapping) and worker.get("url")]
+            self._urls = tuple(dict.fromkeys(DATA_PARALLEL_RANK.sub("", found_url) for found_url in found))
+        return self._urls or (self.url,)
+
+    async def abort(self, rid: str, *, fresh: bool = False) -> None:
+        """Post the abort to every worker at once. Workers that do not answer are asked for anew next time."""
+        now = asyncio.get_running_loop().time()
+        urls = [url for url in await self.urls(fresh=fresh) if self._silent_until.get(url, 0.0) <= now]
+        reached = await asyncio.gather(*(self._post(url, "/abort_request", {"rid": rid}) for url in urls))
+        if not all(reached):
+            self._urls = ()
+
+    async def info(self) -> EngineInfo:
+        """What the first worker that answers says of itself, else the router; unknown when nobody answers."""
+        for base in dict.fromkeys((*await self.urls(), self.url)):
+            model = await self.get(base, "/get_model_info") or {}
+            server = await self.get(base, "/server_info") or await self.get(base, "/get_server_info") or {}
+            if model or server:
+                return _read_info(model, server)
+        return EngineInfo()
+
+    async def answers(self) -> bool:
+        """Whether anything at `url` answers `/health` or `/workers` without an error of its own."""
+        for path in ("/health", "/workers"):
+            try:
+                async with self._session.get(self.url + path, allow_redirects=False) as response:
+                    if response.status < 400:
+                        return True
+            except FAULTS as fault:
+                logger.debug("GET %s%s: %r", self.url, path, fault)
+                if isinstance(fault, aiohttp.ClientConnectorError):
+                    return False
+        return False
+
+    async def get(self, base: str, path: str) -> Mapping[str, Any] | None:
+        """The JSON object at `path`, None when there is none."""
+        try:
+            async with self._session.get(base + path) as response:
+                value = orjson.loads(await response.read()) if response.status == 200 else None
+        except FAULTS as fault:
+            logger.debug("GET %s%s: %r", base, path, fault)
+            return None
+        return value if isinstance(value, Mapping) else None
+
+    async def _post(self, base: str, path: str, content: Mapping[str, Any]) -> bool:
+        try:
+            async with self._session.post(base + path, json=content) as response:
+                if response.status < 400:
+                    return True
+                logger.debug("POST %s%s: HTTP %d", base, path, response.status)
+        except FAULTS as fault:
+            logger.debug("POST %s%s: %r", base, path, fault)
+            if isinstance(fault, (aiohttp.ClientConnectorError, TimeoutError)):
+                self._silent_until[base] = asyncio.get_running_loop().time() + SILENCE_SECONDS
+        return False
+
+
+def _read_info(model: Mapping[str, Any], server: Mapping[str, Any]) -> EngineInfo:
+    version = next((facts["weight_version"] for facts in (model, server) if facts.get("weight_version") is not None), "")
+    return EngineInfo(
+        model_path=str(model.get("model_path") or server.get("model_path") or ""),
+        context_length=_context_length(server),
+        weight_version=str(version),
+    )
+
+
+def _context_length(server: Mapping[str, Any]) -> int | None:
+    """The tightest limit that the server names: its context, its KV pool, or its longest input.
+
+    `context_length` is null in `/server_info` unless it was given as a flag; `max_req_input_len` is the model's
+    context less a few reserved tokens.
+    """
+    config = server.get("model_config")
+    config = config if isinstance(config, Mapping) else {}
+    limits = [server.get(name) for name in ("context_length", "max_req_input_len", "max_total_num_tokens")]
+    limits += [config.get(name) for name in ("context_len", "max_position_embeddings")]
+    return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)

@@ -1,0 +1,132 @@
+"""Which turn does a request continue? The turn tree seen as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slime_agl.chat.messages import Reply, reply_message, same_message, same_reply
+
+Message = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Node:
+    """A committed turn: the messages added since its parent, and its reply.
+
+    added: as the agent sent them; normal: the same, normalised for the template.
+    """
+
+    index: int
+    parent: Node | None
+    added: tuple[Message, ...]
+    normal: tuple[Message, ...]
+    reply: Reply
+    tools: list[dict[str, Any]] | None
+    kwargs: Mapping[str, Any]
+    last_id: int | None
+    children: list[Node] = field(default_factory=list)
+
+    def context(self) -> list[Message]:
+        """Normalised messages the turn was shown, from the start of its conversation."""
+        chain: list[Node] = []
+        at: Node | None = self
+        while at is not None:
+            chain.append(at)
+            at = at.parent
+        messages: list[Message] = []
+        for node in reversed(chain):
+            messages.extend(node.normal)
+            if node is not self:
+                messages.append(reply_message(node.reply))
+        return messages
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """node: the turn continued, None for a new root. new: the messages that come after it.
+
+    fork: '' when the turn simply goes on (or is the first), else why not.
+    """
+
+    node: Node | None
+    new: tuple[Message, ...]
+    fork: str
+
+
+class Conversation:
+    """All turns of an attempt, found again by what the agent echoes."""
+
+    def __init__(self) -> None:
+        self.roots: list[Node] = []
+        self._by_call: dict[str, Node] = {}
+
+    def add(self, node: Node) -> None:
+        (node.parent.children if node.parent else self.roots).append(node)
+        for call in node.reply.tool_calls:
+            self._by_call[call.id] = node
+
+    def match(
+        self, messages: Sequence[Message], tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]
+    ) -> Match:
+        """Find the deepest turn of which `messages` is a continuation, under the same tools and template variables."""
+        best: Node | None = None
+        consumed = 0
+        stack = [(root, 0) for root in self.roots if root.tools == tools and root.kwargs == kwargs]
+        while stack:
+            node, at = stack.pop()
+            end = self._end_of(node, messages, at)
+            if end is None:
+                continue
+            if end > consumed or (end == consumed and best is not None and best.children and not node.children):
+                best, consumed = node, end
+            stack.extend((child, end) for child in node.children)
+        new = tuple(messages[consumed:])
+        return Match(best, new, self._fork(best, messages, new, tools, kwargs))
+
+    def _end_of(self, node: Node, messages: Sequence[Message], at: int) -> int | None:
+        """Position after the node's reply in `messages`, or None when they do not tell the node's story."""
+        reply_at = at + len(node.added)
+        if reply_at >= len(messages):
+            return None
+        reply = messages[reply_at]
+        if reply.get("role") != "assistant" or not self._is_reply(node, reply):
+            return None
+        for mine, theirs in zip(node.added, messages[at:reply_at], strict=True):
+            if mine is not theirs and not same_message(mine, theirs):
+                return None
+        return reply_at + 1
+
+    def _is_reply(self, node: Node, message: Message) -> bool:
+        for call in message.get("tool_calls") or ():
+            named = self._by_call.get(call.get("id", "")) if isinstance(call, dict) else None
+            if named is not None and named is not node:
+                return False
+        return same_reply(node.reply, message)
+
+    def _fork(
+        self, best: Node | None, messages: Sequence[Message], new: Sequence[Message],
+        tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any],
+    ) -> str:  # fmt: skip
+        if best is not None:
+            if any(message.get("role") == "assistant" for message in new):
+                return "edited_reply"
+            return "branch" if best.children else ""
+        if not self.roots:
+            return ""
+        if not any(message.get("role") == "assistant" for message in messages):
+            return "new_conversation"
+        if not any(root.tools == tools for root in self.roots):
+            return "tools_changed"
+        if not any(root.kwargs == kwargs for root in self.roots):
+            return "template_kwargs_changed"
+        if not any(_same_system(root.added, messages) for root in self.roots):
+            return "system_changed"
+        return "history_edited"
+
+
+def _same_system(added: Sequence[Message], messages: Sequence[Message]) -> bool:
+    mine = [m for m in added if m.get("role") in ("system", "developer")]
+    theirs = [m for m in messages if m.get("role") in ("system", "developer")]
+    return len(mine) <= len(theirs) and all(same_message(a, b) for a, b in zip(mine, theirs, strict=False))

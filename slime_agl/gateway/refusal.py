@@ -1,0 +1,63 @@
+"""Why a request is not served. Protocols give it their own shape."""
+
+from __future__ import annotations
+
+from slime_agl.errors import SlimeAglError
+
+
+class Refusal(SlimeAglError):
+    """An answer other than a turn: HTTP status, OpenAI's error type and code, and the field at fault.
+
+    `retry` tells clients whether the same request may succeed later.
+    """
+
+    boundary = "request"
+
+    def __init__(
+        self, status: int, message: str, *, type: str = "invalid_request_error", code: str | None = None,
+        param: str | None = None, retry: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.status, self.message, self.type, self.code, self.param, self.retry = status, message, type, code, param, retry
+
+
+def bad_field(param: str, message: str) -> Refusal:
+    """400 for a field that is malformed, or whose meaning would be changed."""
+    return Refusal(400, message, param=param)
+
+
+def context_overflow(prompt: int, limit: int) -> Refusal:
+    """400 context_length_exceeded: the prompt leaves no room for an answer."""
+    return Refusal(
+        400,
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {prompt} tokens.",
+        code="context_length_exceeded",
+        param="messages",
+    )
+
+
+def sealed(rollout_id: str, attempt_id: str) -> Refusal:
+    return Refusal(
+        409,
+        f"attempt {attempt_id} of rollout {rollout_id} has ended; requests made after its end are not recorded",
+        type="conflict_error",
+        code="attempt_sealed",
+    )
+
+
+def unknown_attempt(rollout_id: str, attempt_id: str) -> Refusal:
+    return Refusal(
+        404,
+        f"no attempt {attempt_id} of rollout {rollout_id} is open here; use the base URL that the agent was given",
+        type="not_found_error",
+        code="attempt_not_found",
+    )
+
+
+def wrong_key() -> Refusal:
+    return Refusal(
+        401,
+        "the API key does not belong to this attempt; pass the `api_key` of the LLM resource the agent was given",
+        type="authentication_error",
+        code="invalid_api_key",
+    )

@@ -1,0 +1,119 @@
+"""Sampling a turn at the engine, through aborts and weight updates."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from array import array
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from slime_agl.engine.base import Engine, EngineRequest
+from slime_agl.errors import InvariantError
+from slime_agl.gateway.calls import Call
+from slime_agl.gateway.refusal import bad_field, context_overflow
+from slime_agl.gateway.request import TurnRequest
+from slime_agl.gateway.session import Session, ids_json, joined_json
+from slime_agl.trace.turn import ABORT, LENGTH, Sampled
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+
+
+class Draft:
+    """A turn while it is sampled. shown: tokens of its prompt. json: prompt and output so far, as decimal text."""
+
+    def __init__(self, shown: int, json: bytes) -> None:
+        self.shown, self.json = shown, json
+        self.parts: list[Sampled] = []
+        self.length = 0
+        self.started = time.time()
+        self.engine_seconds = 0.0
+
+    def add(self, part: Sampled) -> None:
+        self.parts.append(part)
+        self.length += len(part.ids)
+        self.json = joined_json(self.json, ids_json(part.ids))
+
+
+class Sampler:
+    """Asks the engine for tokens.
+
+    policy: 'trainer' or 'agent', whose temperature and top_p count.
+    context_limit: the engine's own limit in tokens, None when unknown.
+    """
+
+    def __init__(self, engine: Engine, *, policy: Literal["trainer", "agent"], context_limit: int | None) -> None:
+        self._engine, self._policy, self._context_limit = engine, policy, context_limit
+
+    def params(self, session: Session, request: TurnRequest, prompt_length: int) -> dict[str, Any]:
+        """SGLang sampling parameters of a turn.
+
+        Raises:
+            Refusal: the prompt leaves no room under the context limit.
+        """
+        spec = session.spec
+        limits = [limit for limit in (spec.context_limit, self._context_limit) if limit is not None]
+        rooms = [limit for limit in (spec.response_limit, request.max_tokens) if limit is not None]
+        if limits:
+            if prompt_length >= min(limits):
+                session.counters["context_overflow"] += 1
+                raise context_overflow(prompt_length, min(limits))
+            rooms.append(min(limits) - prompt_length)
+        if not rooms:
+            raise bad_field("max_tokens", "no limit for this turn is known; send max_tokens, or train with --rollout-max-response-len")
+        room = min(rooms)
+        params = {**spec.sampling, **request.constraint, "max_new_tokens": room}
+        if request.stop:
+            own = params.get("stop") or []
+            params["stop"] = [*([own] if isinstance(own, str) else own), *request.stop]
+        return params | self._chosen(session, request, params)
+
+    def _chosen(self, session: Session, request: TurnRequest, params: Mapping[str, Any]) -> dict[str, Any]:
+        wished = {name: value for name, value in request.sampling.items() if params.get(name) != value}
+        if self._policy == "trainer":
+            session.counters["sampling_overridden"] += bool(wished)
+            return {}
+        chosen = {name: value for name, value in wished.items() if name in ("temperature", "top_p")}
+        session.counters["sampling_by_agent"] += bool(chosen)
+        return chosen
+
+    async def sample(self, session: Session, call: Call, draft: Draft, params: Mapping[str, Any]) -> None:
+        """Fill the draft. An answer cut by an abort goes on from its partial output, unless nobody wants it.
+
+        Raises:
+            EngineError: the engine failed; the draft keeps what came before.
+            InvariantError: the engine was shown another prompt than it was sent.
+        """
+        limit = params["max_new_tokens"]
+        pause = FIRST_PAUSE
+        while True:
+            part = await self._ask(session, call, draft, {**params, "max_new_tokens": limit - draft.length})
+            draft.add(part)
+            if part.finish != ABORT or not call.wanted:
+                return
+            session.counters["continued_turns"] += 1
+            if draft.length >= limit:
+                draft.add(Sampled(array("i"), array("d"), LENGTH))
+                return
+            pause = FIRST_PAUSE if len(part.ids) else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _ask(self, session: Session, call: Call, draft: Draft, params: Mapping[str, Any]) -> Sampled:
+        if not call.wanted:
+            return Sampled(array("i"), array("d"), ABORT)
+        rid = f"{session.spec.attempt_id}-{uuid.uuid4().hex[:12]}"
+        shown = draft.shown + draft.length
+        call.rids.add(rid)
+        asked = time.perf_counter()
+        try:
+            part = await self._engine.generate(EngineRequest(draft.json, shown, params, rid, session.spec.session_key))
+        finally:
+            call.rids.discard(rid)
+            draft.engine_seconds += time.perf_counter() - asked
+        if part.prompt_tokens and part.prompt_tokens != shown:
+            raise InvariantError(
+                f"the engine says it was shown {part.prompt_tokens} tokens, but it was sent {shown} "
+                f"({session.ledger}); something between gateway and engine changes prompts"
+            )
+        return part

@@ -1,0 +1,153 @@
+"""The gateway in its own thread with its own event loop, so that a blocking agent cannot stall it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aiohttp import web
+
+from slime_agl.chat.delta import DeltaEncoder
+from slime_agl.chat.parse import ReplyParser
+from slime_agl.chat.renderer import Renderer
+from slime_agl.config import GatewayConfig
+from slime_agl.engine.base import Engine, EngineInfo
+from slime_agl.errors import ConfigError, SlimeAglError
+from slime_agl.gateway.address import is_loopback
+from slime_agl.gateway.app import build_app
+from slime_agl.gateway.sampling import Sampler
+from slime_agl.gateway.session import SealedSession, SessionSpec
+from slime_agl.gateway.sessions import Sessions
+from slime_agl.gateway.turns import TurnMaker, TurnSink
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayParts:
+    """What a gateway is made of. `policy`: whose sampling parameters count, 'trainer' or 'agent'."""
+
+    engine: Engine
+    renderer: Renderer
+    delta: DeltaEncoder
+    parser: ReplyParser
+    sink: TurnSink
+    model: str
+    policy: Literal["trainer", "agent"]
+
+
+class Gateway:
+    """One gateway. `start` and `stop` may be called from any thread; the coroutines from any event loop."""
+
+    def __init__(self, config: GatewayConfig, parts: GatewayParts) -> None:
+        self._config, self._parts = config, parts
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stack = AsyncExitStack()
+        self._sessions: Sessions | None = None
+        self.url = ""
+        self.engine_info = EngineInfo()
+
+    def start(self) -> None:
+        """Bind and serve.
+
+        Raises:
+            ConfigError: the address is taken or not this machine's.
+            EngineUnavailable: no engine answers.
+        """
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="agl-gateway", daemon=True)
+        self._thread.start()
+        try:
+            self._submit(self._start).result()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Seal what is open, close the engine client and the sockets. May be called again."""
+        if self._loop is None or self._thread is None:
+            return
+        if self._thread.is_alive():
+            self._submit(self._stack.aclose).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None
+
+    async def open(self, spec: SessionSpec) -> str:
+        """Let an attempt in; returns its key."""
+        return await self._call(lambda: _later(self._sessions.open(spec)))
+
+    async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
+        """End an attempt and take its ledger; returns when nothing of it is in flight at the engine."""
+        return await self._call(lambda: self._sessions.seal(rollout_id, attempt_id))
+
+    async def counters(self) -> Counter[str]:
+        return await self._call(lambda: _later(Counter(self._sessions.counters)))
+
+    async def in_flight(self) -> int:
+        return await self._call(lambda: _later(self._sessions.in_flight))
+
+    async def _call(self, make: Callable[[], Awaitable[Any]]) -> Any:
+        return await asyncio.wrap_future(self._submit(make))
+
+    def _submit(self, make: Callable[[], Awaitable[Any]]) -> Any:
+        if self._loop is None:
+            raise SlimeAglError("the gateway is not running")
+
+        async def run() -> Any:
+            return await make()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    async def _start(self) -> None:
+        config, parts = self._config, self._parts
+        self._stack.push_async_callback(parts.engine.close)
+        await parts.engine.start()
+        self.engine_info = await parts.engine.info()
+        sampler = Sampler(parts.engine, policy=parts.policy, context_limit=self.engine_info.context_length)
+        maker = TurnMaker(
+            sampler=sampler, renderer=parts.renderer, delta=parts.delta, parser=parts.parser, sink=parts.sink
+        )
+        self._stack.callback(maker.close)
+        keys_required = config.auth == "required" or not is_loopback(config.host)
+        self._sessions = Sessions(maker, parts.engine, keys_required=keys_required)
+        app = build_app(self._sessions, parts.renderer, parts.model)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        self._stack.push_async_callback(self._sessions.close)
+        site = web.TCPSite(runner, config.host, config.port, backlog=2048)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(
+                f"the gateway cannot bind {config.host}:{config.port} ({error.strerror or error}); "
+                "set agl.gateway.port to a free port, or to 0 to take any"
+            ) from error
+        port = runner.addresses[0][1]
+        self.url = (config.public_url or f"http://{_in_url(config.host)}:{port}").rstrip("/")
+
+
+async def _later(value: Any) -> Any:
+    return value
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,88 @@
+"""One attempt as the gateway holds it: its ledger, its conversation, its calls, and whether it is sealed."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.errors import InvariantError
+from slime_agl.gateway.calls import Calls
+from slime_agl.gateway.conversation import Conversation
+from slime_agl.trace.ledger import Ledger
+
+PROMPTS_HELD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """What an attempt may do, decided before its agent runs.
+
+    session_key: pins the attempt's turns to one engine. sampling: SGLang parameters of the trainer.
+    response_limit: most tokens of one turn, None for what the context leaves.
+    context_limit: most tokens of a segment, None for the engine's own.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    session_key: str
+    sampling: Mapping[str, Any]
+    response_limit: int | None
+    context_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSession:
+    """What a sealed attempt leaves. `engine_errors`: messages of engine failures its agent was told of."""
+
+    ledger: Ledger
+    messages: list[dict[str, Any]]
+    final_text: str
+    counters: Counter[str]
+    engine_errors: tuple[str, ...]
+    broken: InvariantError | None
+
+
+class Session:
+    """Owner of one attempt's state. Lives on the gateway's event loop."""
+
+    def __init__(self, spec: SessionSpec, key: str) -> None:
+        self.spec = spec
+        self.key = key
+        self.ledger = Ledger(spec.rollout_id, spec.attempt_id)
+        self.conversation = Conversation()
+        self.calls = Calls()
+        self.counters: Counter[str] = Counter()
+        self.engine_errors: list[str] = []
+        self.broken: InvariantError | None = None
+        self.sealed = False
+        self.last_messages: list[dict[str, Any]] = []
+        self.last_text = ""
+        self._sealing: asyncio.Future[SealedSession] | None = None
+        self._prompts: OrderedDict[int, bytes] = OrderedDict()
+
+    def held_json(self, index: int) -> bytes:
+        """The exact ids of turn `index` (prompt and output) as decimal text; kept for the latest turns."""
+        text = self._prompts.get(index)
+        return ids_json(self.ledger.held(index)) if text is None else text
+
+    def keep_json(self, index: int, text: bytes) -> None:
+        self._prompts[index] = text
+        while len(self._prompts) > PROMPTS_HELD:
+            self._prompts.popitem(last=False)
+
+    def leave(self) -> SealedSession:
+        return SealedSession(
+            self.ledger, self.last_messages, self.last_text, self.counters, tuple(self.engine_errors), self.broken
+        )
+
+
+def ids_json(ids: array) -> bytes:
+    return ",".join(map(str, ids)).encode("ascii")
+
+
+def joined_json(*texts: bytes) -> bytes:
+    return b",".join(text for text in texts if text)

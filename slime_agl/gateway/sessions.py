@@ -1,0 +1,136 @@
+"""All attempts of a gateway: opened before their agent runs, sealed when it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
+
+from slime_agl.engine.base import Engine
+from slime_agl.errors import SlimeAglError
+from slime_agl.gateway.address import may_enter, mint_key
+from slime_agl.gateway.calls import Call
+from slime_agl.gateway.refusal import sealed, unknown_attempt, wrong_key
+from slime_agl.gateway.request import TurnRequest
+from slime_agl.gateway.session import SealedSession, Session, SessionSpec
+from slime_agl.gateway.turns import TurnMaker
+
+logger = logging.getLogger(__name__)
+
+TOMBSTONES_HELD = 50_000
+ABORT_AGAIN_SECONDS = 1.0
+ABORTS_BEFORE_CANCEL = 30
+
+Name = tuple[str, str]
+
+
+class Sessions:
+    """Registry of attempts. All methods run on the gateway's event loop."""
+
+    def __init__(self, maker: TurnMaker, engine: Engine, *, keys_required: bool) -> None:
+        self._maker, self._engine, self._keys_required = maker, engine, keys_required
+        self._open: dict[Name, Session] = {}
+        self._ended: OrderedDict[Name, None] = OrderedDict()
+        self._aborting: set[asyncio.Future[None]] = set()
+        self.counters: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are being served, over all attempts."""
+        return sum(len(session.calls.in_flight()) for session in self._open.values())
+
+    def open(self, spec: SessionSpec) -> str:
+        """Let an attempt in; returns its key. Raises SlimeAglError when it is open already."""
+        name = (spec.rollout_id, spec.attempt_id)
+        if name in self._open or name in self._ended:
+            raise SlimeAglError(f"attempt {spec.attempt_id} of rollout {spec.rollout_id} was opened before")
+        session = Session(spec, mint_key())
+        self._open[name] = session
+        return session.key
+
+    def enter(self, rollout_id: str, attempt_id: str, key: str) -> Session:
+        """The session a request belongs to.
+
+        Raises:
+            Refusal: 404 for an attempt never opened, 409 for one that ended, 401 for a key of another.
+        """
+        session = self._open.get((rollout_id, attempt_id))
+        if session is None:
+            ended = (rollout_id, attempt_id) in self._ended
+            self.counters["late_requests"] += ended
+            raise (sealed if ended else unknown_attempt)(rollout_id, attempt_id)
+        if not may_enter(key, session.key, required=self._keys_required):
+            raise wrong_key()
+        if session.sealed:
+            self.counters["late_requests"] += 1
+            raise sealed(rollout_id, attempt_id)
+        return session
+
+    def call(self, session: Session, request: TurnRequest, digest: Hashable, *, marked: bool) -> Call:
+        """Start serving a request, or join the call that it repeats. The caller is counted as waiting."""
+        call = session.calls.find(digest, marked=marked)
+        if call is not None:
+            session.counters["joined_retries"] += 1
+        else:
+            call = session.calls.start(digest, lambda call: self._maker.serve(session, request, call))
+        call.arrive()
+        return call
+
+    def give_up(self, call: Call) -> None:
+        """No client wants this call any more: its engine requests are aborted, what they sampled is kept untrained."""
+        call.give_up()
+        for rid in tuple(call.rids):
+            task = asyncio.ensure_future(self._engine.abort(rid))
+            self._aborting.add(task)
+            task.add_done_callback(self._aborting.discard)
+
+    async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
+        """End an attempt: refuse new requests, abort those in flight, wait until the engine is done with them.
+
+        Raises:
+            SlimeAglError: the attempt was never opened, or sealed before.
+        """
+        name = (rollout_id, attempt_id)
+        session = self._open.get(name)
+        if session is None or session.sealed:
+            raise SlimeAglError(f"attempt {attempt_id} of rollout {rollout_id} is not open, it cannot be sealed")
+        session.sealed = True
+        try:
+            await self._quiet(session)
+        finally:
+            del self._open[name]
+            self._ended[name] = None
+            if len(self._ended) > TOMBSTONES_HELD:
+                self._ended.popitem(last=False)
+        self.counters.update(session.counters)
+        return session.leave()
+
+    async def _quiet(self, session: Session) -> None:
+        for call in session.calls.in_flight():
+            call.give_up()
+        for _ in range(ABORTS_BEFORE_CANCEL):
+            tasks = [call.task for call in session.calls.in_flight()]
+            if not tasks:
+                return
+            rids = [rid for call in session.calls.in_flight() for rid in call.rids]
+            await asyncio.gather(*(self._engine.abort(rid) for rid in rids))
+            await asyncio.wait(tasks, timeout=ABORT_AGAIN_SECONDS)
+        tasks = [call.task for call in session.calls.in_flight()]
+        logger.warning("%s: %d calls did not end after %d aborts, dropping their connections",
+                       session.ledger, len(tasks), ABORTS_BEFORE_CANCEL)  # fmt: skip
+        session.counters["dropped_calls"] += len(tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Seal whatever is open."""
+        for name in list(self._open):
+            if not self._open[name].sealed:
+                await self.seal(*name)
+        if self._aborting:
+            await asyncio.gather(*self._aborting, return_exceptions=True)

@@ -1,0 +1,223 @@
+"""slime's arguments, read once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from slime_agl.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutArgs:
+    """The arguments that a rollout function honours, under slime's names and with slime's defaults.
+
+    raw: slime's own namespace, to hand to user hooks. Lengths are tokens. rollout_num_engines is at
+    least 1. rollout_max_response_len None leaves a turn to the context's limit.
+    """
+
+    raw: Any
+    rollout_batch_size: int = 1
+    n_samples_per_prompt: int = 1
+    over_sampling_batch_size: int | None = None
+    rollout_temperature: float = 1.0
+    rollout_top_p: float = 1.0
+    rollout_top_k: int = -1
+    rollout_max_response_len: int | None = None
+    rollout_max_context_len: int | None = None
+    rollout_max_prompt_len: int | None = None
+    rollout_stop: Any = None
+    rollout_stop_token_ids: Any = None
+    rollout_skip_special_tokens: bool = False
+    rollout_seed: int = 42
+    rollout_global_dataset: bool = True
+    sglang_enable_deterministic_inference: bool = False
+    dynamic_sampling_filter_path: str | None = None
+    rollout_sample_filter_path: str | None = None
+    rollout_all_samples_process_path: str | None = None
+    rollout_sample_hook_path: tuple[str, ...] = ()
+    custom_rm_path: str | None = None
+    rm_type: str | None = None
+    group_rm: bool = False
+    reward_key: str | None = None
+    eval_reward_key: str | None = None
+    custom_reward_post_process_path: str | None = None
+    advantage_estimator: str = "grpo"
+    rewards_normalization: bool = True
+    grpo_std_normalization: bool = True
+    partial_rollout: bool = False
+    mask_offpolicy_in_partial_rollout: bool = False
+    use_rollout_routing_replay: bool = False
+    router_policy: str | None = None
+    sglang_router_ip: str | None = None
+    sglang_router_port: int | None = None
+    sglang_model_routers: Mapping[str, tuple[str, int]] | None = None
+    sglang_server_concurrency: int = 512
+    rollout_num_engines: int | None = None
+    hf_checkpoint: str | None = None
+    chat_template_path: str | None = None
+    apply_chat_template_kwargs: Mapping[str, Any] | None = None
+    sglang_tool_call_parser: str | None = None
+    sglang_reasoning_parser: str | None = None
+    eval_datasets: tuple[Any, ...] = ()
+    eval_max_context_len: int | None = None
+    eval_max_prompt_len: int | None = None
+    eval_min_new_tokens: int | None = None
+    ci_test: bool = False
+    log_passrate: bool = False
+    agl: Any = None
+
+    @classmethod
+    def read(cls, args: Any) -> RolloutArgs:
+        """Read slime's namespace; an argument it lacks has slime's default.
+
+        Raises:
+            ConfigError: a value that no rollout can work with, named by its flag.
+        """
+        if args is None:
+            raise ConfigError("the rollout function was called without slime's arguments (args is None)")
+        absent = object()
+        values = {item.name: getattr(args, item.name, absent) for item in fields(cls) if item.name != "raw"}
+        values = {name: value for name, value in values.items() if value is not absent}
+        for name in ("rollout_sample_hook_path", "eval_datasets"):
+            values[name] = tuple(values.get(name) or ())
+        values["rollout_num_engines"] = _engines(args)
+        values["apply_chat_template_kwargs"] = _kwargs(values.get("apply_chat_template_kwargs"))
+        if values.get("over_sampling_batch_size") is None:
+            values["over_sampling_batch_size"] = values.get("rollout_batch_size", 1)
+        for name, fallback in (("eval_max_context_len", "rollout_max_context_len"), ("eval_reward_key", "reward_key")):
+            if values.get(name) is None:
+                values[name] = values.get(fallback)
+        return cls(raw=args, **values)
+
+    def __post_init__(self) -> None:
+        self._check_sizes()
+        self._check_sampling()
+        if self.rollout_max_context_len is not None and self.rollout_max_prompt_len is not None:
+            if self.rollout_max_prompt_len >= self.rollout_max_context_len:
+                raise ConfigError(
+                    f"--rollout-max-prompt-len is {self.rollout_max_prompt_len}, it must be below "
+                    f"--rollout-max-context-len, which is {self.rollout_max_context_len}"
+                )
+
+    def _check_sizes(self) -> None:
+        for name in (
+            "rollout_batch_size",
+            "n_samples_per_prompt",
+            "rollout_max_response_len",
+            "rollout_max_context_len",
+            "rollout_max_prompt_len",
+            "sglang_server_concurrency",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{flag(name)} is {value}, it must be at least 1")
+        if self.over_sampling_batch_size < self.rollout_batch_size:
+            raise ConfigError(
+                f"--over-sampling-batch-size is {self.over_sampling_batch_size}, it must be at least "
+                f"--rollout-batch-size, which is {self.rollout_batch_size}"
+            )
+
+    def _check_sampling(self) -> None:
+        if not self.rollout_temperature > 0:
+            raise ConfigError(
+                f"--rollout-temperature is {self.rollout_temperature}, it must be above 0: "
+                "greedy decoding is no policy that can be trained"
+            )
+        if not 0 < self.rollout_top_p <= 1:
+            raise ConfigError(f"--rollout-top-p is {self.rollout_top_p}, it must be above 0 and at most 1")
+        if self.rollout_top_k != -1 and self.rollout_top_k < 1:
+            raise ConfigError(f"--rollout-top-k is {self.rollout_top_k}, it must be at least 1, or -1 for no limit")
+
+    @property
+    def router_url(self) -> str:
+        """Base URL of slime's router. Raises ConfigError when slime has not set it."""
+        if self.sglang_router_ip is None or self.sglang_router_port is None:
+            raise ConfigError(
+                f"slime's router is not known: --sglang-router-ip is {self.sglang_router_ip}, --sglang-router-port is "
+                f"{self.sglang_router_port}; slime sets them when it starts engines, otherwise pass both"
+            )
+        return f"http://{self.sglang_router_ip}:{self.sglang_router_port}"
+
+    def router_for(self, model: str) -> str:
+        """Base URL of the router of a named model; slime's default router for a name it does not serve."""
+        routers = self.sglang_model_routers or {}
+        if model not in routers:
+            return self.router_url
+        host, port = routers[model]
+        return f"http://{host}:{port}"
+
+    @property
+    def concurrency(self) -> int:
+        """Requests that slime would have in flight at its engines at most."""
+        return self.sglang_server_concurrency * self.rollout_num_engines
+
+    def sampling_params(self, seed_offset: int | None = None) -> dict[str, Any]:
+        """A new mapping of what slime samples with in training, under SGLang's names.
+
+        seed_offset: position in the group; it makes the seed when inference is deterministic.
+        """
+        params = {
+            "temperature": self.rollout_temperature,
+            "top_p": self.rollout_top_p,
+            "top_k": self.rollout_top_k,
+            "max_new_tokens": self.rollout_max_response_len,
+            "stop": self.rollout_stop,
+            "stop_token_ids": self.rollout_stop_token_ids,
+            "skip_special_tokens": self.rollout_skip_special_tokens,
+            "no_stop_trim": True,
+            "spaces_between_special_tokens": False,
+        }
+        if self.rollout_top_p != 1.0:
+            params["custom_params"] = {"return_top_p_token_ids": True}
+        return params | self._seed(seed_offset)
+
+    def eval_sampling_params(self, dataset: Any, seed_offset: int | None = None) -> dict[str, Any]:
+        """The same for an evaluation dataset (an EvalDatasetConfig); seed_offset: position among its prompt's samples."""
+        params = {
+            "temperature": dataset.temperature,
+            "top_p": dataset.top_p,
+            "top_k": dataset.top_k,
+            "max_new_tokens": dataset.max_response_len,
+            "stop": _or(dataset.stop, self.rollout_stop),
+            "stop_token_ids": _or(dataset.stop_token_ids, self.rollout_stop_token_ids),
+            "skip_special_tokens": _or(dataset.skip_special_tokens, self.rollout_skip_special_tokens),
+            "no_stop_trim": _or(dataset.no_stop_trim, True),
+            "spaces_between_special_tokens": False,
+            "repetition_penalty": dataset.repetition_penalty,
+            "min_new_tokens": _or(dataset.min_new_tokens, self.eval_min_new_tokens),
+        }
+        for name in ("repetition_penalty", "min_new_tokens"):
+            if params[name] is None:
+                del params[name]
+        return params | self._seed(seed_offset)
+
+    def _seed(self, offset: int | None) -> dict[str, int]:
+        if offset is None or not self.sglang_enable_deterministic_inference:
+            return {}
+        return {"sampling_seed": self.rollout_seed + offset}
+
+
+def flag(name: str) -> str:
+    """The command line flag of an argument."""
+    return "--" + name.replace("_", "-")
+
+
+def _or(value: Any, fallback: Any) -> Any:
+    return fallback if value is None else value
+
+
+def _engines(args: Any) -> int:
+    named = getattr(args, "rollout_num_engines", None)
+    if named is None:
+        named = (getattr(args, "rollout_num_gpus", None) or 0) // (getattr(args, "rollout_num_gpus_per_engine", None) or 1)
+    return max(1, int(named))
+
+
+def _kwargs(value: Any) -> Mapping[str, Any]:
+    value = json.loads(value) if isinstance(value, str) else value
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"--apply-chat-template-kwargs is {value!r}, it must be a JSON object")
+    return dict(value or {})

@@ -1,0 +1,60 @@
+"""The names we use of Agent Lightning, imported in one place.
+
+Importing this module costs seconds, and its import chain warns about code that is not ours.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+# Without it litellm, which agentlightning imports, asks the network for a price list.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+with warnings.catch_warnings():
+    # Their deprecations are theirs to mend; under "error" they would make the import fail.
+    warnings.simplefilter("ignore")
+    from agentlightning.emitter.reward import get_reward_value, get_rewards_from_span
+    from agentlightning.litagent import LitAgent
+    from agentlightning.litagent.decorator import FunctionalLitAgent
+    from agentlightning.runner import LitAgentRunner
+    from agentlightning.store import InMemoryLightningStore, LightningStore
+    from agentlightning.tracer import Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
+    from agentlightning.tracer.dummy import DummySpanRecordingContext
+    from agentlightning.types import (
+        Attempt,
+        AttemptedRollout,
+        PromptTemplate,
+        ProxyLLM,
+        ResourcesUpdate,
+        Rollout,
+        RolloutConfig,
+        Span,
+        SpanCoreFields,
+        TraceStatus,
+    )
+
+__all__ = [
+    "Attempt",
+    "AttemptedRollout",
+    "DummySpanRecordingContext",
+    "FunctionalLitAgent",
+    "InMemoryLightningStore",
+    "LightningStore",
+    "LitAgent",
+    "LitAgentRunner",
+    "PromptTemplate",
+    "ProxyLLM",
+    "ResourcesUpdate",
+    "Rollout",
+    "RolloutConfig",
+    "Span",
+    "SpanCoreFields",
+    "TraceStatus",
+    "Tracer",
+    "clear_active_tracer",
+    "get_active_tracer",
+    "get_reward_value",
+    "get_rewards_from_span",
+    "set_active_tracer",
+]

@@ -1,0 +1,141 @@
+"""One attempt, from the birth of its session to the status in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from slime_agl.lightning._agl import AttemptedRollout, LitAgentRunner
+from slime_agl.lightning.failures import agent_traceback
+from slime_agl.lightning.outcome import CANCELLED, FAILED, SUCCEEDED, TIMEOUT, AttemptOutcome
+from slime_agl.lightning.rewards import rewards_of
+from slime_agl.lightning.spans import SpanBuffer
+from slime_agl.lightning.store import ReleasingStore
+from slime_agl.lightning.tracer import RoutingTracer
+from slime_agl.lightning.view import StoreView
+
+# How long a cancelled agent may take to clean up before it is left behind.
+CANCEL_GRACE_SECONDS = 5.0
+
+
+class SessionPort(Protocol):
+    """The place where an attempt's model calls arrive."""
+
+    async def open(self, rollout_id: str, attempt_id: str) -> str:
+        """Admit the attempt's calls from now on; returns the API key they must carry."""
+        ...
+
+    async def seal(self, rollout_id: str, attempt_id: str) -> None:
+        """Refuse the attempt's calls from now on. Called once, however the attempt ends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt ended. error, error_type: None exactly when it succeeded."""
+
+    status: str
+    error: str | None = None
+    error_type: str | None = None
+
+    @classmethod
+    def by(cls, error: BaseException) -> Ended:
+        return cls(FAILED, agent_traceback(error), type(error).__name__)
+
+
+class AttemptRun:
+    """Runs one attempt with Agent Lightning's own runner and owns its deadline.
+
+    `stop` is a future of the caller: when it is done the attempt is cancelled. On a deadline or a stop
+    the session is sealed first, so that a turn in flight is not answered to an agent that is going away.
+    """
+
+    def __init__(
+        self,
+        attempted: AttemptedRollout,
+        *,
+        store: ReleasingStore,
+        tracer: RoutingTracer,
+        session: SessionPort,
+        timeout_seconds: float | None,
+        stop: asyncio.Future[None],
+    ) -> None:
+        self._attempted = attempted
+        self._ids = (attempted.rollout_id, attempted.attempt.attempt_id)
+        self._store = store
+        self._tracer = tracer
+        self._session = session
+        self._timeout = timeout_seconds
+        self._stop = stop
+        self.left_behind: asyncio.Task[Ended] | None = None
+
+    async def run(self, runner: LitAgentRunner[Any], slot: int) -> AttemptOutcome:
+        """Run to the end; the store knows the status and holds all spans when this returns.
+
+        An agent's error is part of the outcome. What is raised is the session's or the store's own.
+        """
+        started = time.time()
+        buffer = SpanBuffer(*self._ids, self._store, trace_id=secrets.token_hex(16))
+        self._tracer.attach(buffer)
+        try:
+            await self._store.update_attempt(*self._ids, status="running")
+            api_key = await self._session.open(*self._ids)
+            runner.init_worker(slot, StoreView(self._store, buffer, self._attempted, api_key=api_key))
+            task = asyncio.create_task(self._step(runner), name=f"agent-{self._ids[0]}")
+            ended = await self._supervise(task)
+        finally:
+            self._tracer.detach(buffer)
+            spans = await buffer.close()
+        try:
+            rewards = rewards_of(spans)
+        except ValueError as error:
+            # A reward span that the agent made by hand and that cannot be read is the agent's failure.
+            ended, rewards = Ended.by(error), ()
+        await self._report(ended)
+        return AttemptOutcome(
+            *self._ids, ended.status, ended.error, ended.error_type, rewards, spans, started, time.time()
+        )
+
+    async def _step(self, runner: LitAgentRunner[Any]) -> Ended:
+        try:
+            await runner.step(self._attempted.input, mode=self._attempted.mode)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            # The edge of the agent: whatever it raises, SystemExit too, is how its attempt ended.
+            return Ended.by(error)
+        return Ended(SUCCEEDED)
+
+    async def _supervise(self, task: asyncio.Task[Ended]) -> Ended:
+        try:
+            await asyncio.wait({task, self._stop}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended = _verdict(task) if task.done() else None
+            try:
+                await self._session.seal(*self._ids)
+            finally:
+                task.cancel()
+        if ended is not None:
+            return ended
+        await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
+        if not task.done():
+            self.left_behind = task
+        if self._stop.done():
+            return Ended(CANCELLED, "the attempt was cancelled", "CancelledError")
+        return Ended(TIMEOUT, f"the agent ran longer than its {self._timeout:g} s", "TimeoutError")
+
+    async def _report(self, ended: Ended) -> None:
+        if ended.status == CANCELLED:
+            await self._store.cancel_attempt(*self._ids)
+            return
+        metadata = {"error_type": ended.error_type, "error": ended.error} if ended.error else None
+        await self._store.update_attempt(*self._ids, status=ended.status, metadata=metadata)
+
+
+def _verdict(task: asyncio.Task[Ended]) -> Ended:
+    if task.cancelled():
+        return Ended(FAILED, "the agent raised asyncio.CancelledError though nobody cancelled it", "CancelledError")
+    return task.result()

@@ -1,0 +1,82 @@
+"""Failures of agents are data: counted, told once, and never a flood in the log."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import Counter
+
+from slime_agl.lightning.outcome import FAILED, TIMEOUT, AttemptOutcome
+
+logger = logging.getLogger(__name__)
+
+_PLUMBING = ("agentlightning.", "slime_agl.lightning.")
+_RUNNER_LOG = "agentlightning.runner.agent"
+_RESOURCES_LOG = "agentlightning.litagent.decorator"
+
+
+def agent_traceback(error: BaseException) -> str:
+    """The traceback from the agent's own first frame on; the whole of it when no frame is the agent's."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_PLUMBING):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+
+
+class FailureLog:
+    """Logs the first failure of each kind with its traceback, then only at every tenfold of their number."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def note(self, outcome: AttemptOutcome) -> None:
+        if outcome.status not in (FAILED, TIMEOUT):
+            return
+        kind = f"{outcome.status}, {outcome.error_type}"
+        self._seen[kind] += 1
+        count = self._seen[kind]
+        if count == 1:
+            logger.warning(
+                "attempt %s of rollout %s ended as %s (the next of this kind are counted, not shown)\n%s",
+                outcome.attempt_id,
+                outcome.rollout_id,
+                kind,
+                outcome.error,
+            )
+        elif str(count).strip("0") == "1":
+            logger.warning("%d attempts have ended as %s", count, kind)
+
+
+class UpstreamLogs:
+    """Quiets, between `install` and `remove`, what Agent Lightning says once per attempt.
+
+    Its runner writes a line for every completion and a traceback for every failure, which outcomes
+    already carry; its agents repeat the same remark on resources each time.
+    """
+
+    def __init__(self) -> None:
+        self._once = _OncePerMessage()
+
+    def install(self) -> None:
+        logging.getLogger(_RUNNER_LOG).addFilter(_nothing)
+        logging.getLogger(_RESOURCES_LOG).addFilter(self._once)
+
+    def remove(self) -> None:
+        logging.getLogger(_RUNNER_LOG).removeFilter(_nothing)
+        logging.getLogger(_RESOURCES_LOG).removeFilter(self._once)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
+
+
+class _OncePerMessage(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        fresh = message not in self._said
+        self._said.add(message)
+        return fresh

@@ -1,0 +1,62 @@
+"""What is left of a rollout when it ends: values, for whoever makes samples of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.errors import InvariantError
+
+SUCCEEDED, FAILED, TIMEOUT, CANCELLED = "succeeded", "failed", "timeout", "cancelled"
+STATUSES = (SUCCEEDED, FAILED, TIMEOUT, CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOutcome:
+    """One try at a rollout.
+
+    status: one of STATUSES. error, error_type: formatted traceback and class name of what
+        ended an attempt that did not succeed, None for one that did.
+    rewards: what the agent emitted, in order; each maps dimension to value, the primary one first.
+    spans: the attempt's spans in the order of their sequence_id.
+    started, ended: seconds since the epoch.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    status: str
+    error: str | None
+    error_type: str | None
+    rewards: tuple[Mapping[str, float], ...]
+    spans: tuple[Any, ...]
+    started: float
+    ended: float
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise InvariantError(f"attempt {self.attempt_id} ended as {self.status!r}, which is none of {STATUSES}")
+
+    @property
+    def reward(self) -> float | dict[str, float] | None:
+        """The last reward emitted: its value, or all its dimensions when it has several."""
+        if not self.rewards:
+            return None
+        last = self.rewards[-1]
+        return dict(last) if len(last) > 1 else next(iter(last.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOutcome:
+    """All tries at a rollout, oldest first; there is at least one."""
+
+    rollout_id: str
+    attempts: tuple[AttemptOutcome, ...]
+
+    def __post_init__(self) -> None:
+        if not self.attempts:
+            raise InvariantError(f"rollout {self.rollout_id} ended without an attempt")
+
+    @property
+    def final(self) -> AttemptOutcome:
+        return self.attempts[-1]

@@ -1,0 +1,166 @@
+"""Agent Lightning, embedded: what a runtime holds of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Literal
+
+from slime_agl.errors import SlimeAglError
+from slime_agl.lightning._agl import PromptTemplate, ProxyLLM
+from slime_agl.lightning.agents import load_agent
+from slime_agl.lightning.attempts import SessionPort
+from slime_agl.lightning.outcome import STATUSES, RolloutOutcome
+from slime_agl.lightning.runners import Mode, RunnerPool
+from slime_agl.lightning.spans import turn_span
+from slime_agl.lightning.store import ReleasingStore
+from slime_agl.lightning.tracer import RoutingTracer
+from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.turn import Turn
+
+MAIN_LLM = "main_llm"
+
+
+class Lightning:
+    """Store, resources, spans and runners of one process, on the event loop that calls `start`.
+
+    agent: anything `load_agent` accepts. tokens: whether turn spans carry token ids and logprobs.
+    templates: f-string prompt templates that agents get beside the model, by resource name.
+    The rest is as in RunnerPool. Only `turn_committed` may be called from other threads.
+    """
+
+    def __init__(
+        self,
+        agent: object,
+        *,
+        mode: Mode,
+        max_concurrency: int,
+        timeout_seconds: float | None,
+        max_attempts: int,
+        tokens: bool = False,
+        templates: Mapping[str, str] | None = None,
+    ) -> None:
+        self._agent = load_agent(agent)
+        self._limits = {"max_concurrency": max_concurrency, "timeout_seconds": timeout_seconds, "max_attempts": max_attempts}
+        self._mode = mode
+        self._tokens = tokens
+        self._templates = {
+            name: PromptTemplate(template=text, engine="f-string") for name, text in (templates or {}).items()
+        }
+        self._tracer = RoutingTracer()
+        self._snapshots: dict[str, int] = {}
+        self._uses: Counter[str] = Counter()
+        self._step = -1
+        self._pool: RunnerPool | None = None
+        self.store: ReleasingStore | None = None
+
+    async def start(self, session: SessionPort) -> None:
+        """Make the store and the pool. Raises ConfigError as RunnerPool does."""
+        store = ReleasingStore()
+        pool = RunnerPool(
+            self._agent, store, self._tracer, mode=self._mode, session=session, **self._limits
+        )
+        await pool.start()
+        self.store, self._pool = store, pool
+
+    async def close(self) -> None:
+        """Cancel what runs and give the active tracer back. May be called twice, or without `start`."""
+        if self._pool is not None:
+            await self._pool.close()
+
+    async def publish(
+        self,
+        step: int,
+        *,
+        endpoint: str,
+        model: str,
+        sampling_parameters: Mapping[str, Any],
+        extra: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> str:
+        """Publish the resources of a step; returns their id, for `run`.
+
+        endpoint: `http://host:port/v1`; each attempt gets its own address below it. extra: further
+        ProxyLLM resources by name, as keyword arguments. A step may publish several times (training
+        and evaluation); resources of earlier steps go when the last rollout that uses them has ended.
+        """
+        store = self._started(self.store)
+        main = ProxyLLM(endpoint=endpoint, model=model, sampling_parameters=dict(sampling_parameters))
+        others = {name: ProxyLLM(**arguments) for name, arguments in (extra or {}).items()}
+        # The model being trained comes first: functional agents take the first LLM they see.
+        resources = {MAIN_LLM: main, **others, **self._templates}
+        self._step = max(self._step, step)
+        snapshot = await store.add_resources(resources)
+        self._snapshots[snapshot.resources_id] = step
+        for resources_id in list(self._snapshots):
+            await self._retire(resources_id)
+        return snapshot.resources_id
+
+    async def run(
+        self,
+        task: Any,
+        *,
+        mode: Literal["train", "val"],
+        resources_id: str,
+        metadata: Mapping[str, Any] | None = None,
+        enqueued: Callable[[str], None] | None = None,
+    ) -> RolloutOutcome:
+        """Run one rollout; see RunnerPool.run.
+
+        Raises:
+            SlimeAglError: the resources were never published, or belong to an earlier step and are gone.
+        """
+        pool = self._started(self._pool)
+        if resources_id not in self._snapshots:
+            raise SlimeAglError(
+                f"resources {resources_id} are not published; the latest step is {self._step}, publish its resources first"
+            )
+        self._uses[resources_id] += 1
+        try:
+            return await pool.run(
+                task, mode=mode, resources_id=resources_id, metadata=metadata, enqueued=enqueued
+            )
+        finally:
+            self._uses[resources_id] -= 1
+            await self._retire(resources_id)
+
+    def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None:
+        """Record a turn as a span of its attempt. Cheap; any thread; in order with what the agent emits.
+
+        The ledger may grow on: what stands in it up to `turn` is read later.
+        """
+        buffer = self._tracer.buffer(rollout_id, attempt_id)
+        if buffer is None or not buffer.append(
+            partial(turn_span, turn, ledger, tokens=self._tokens, trace_id=buffer.trace_id)
+        ):
+            self._tracer.dropped += 1
+
+    async def release(self, rollout_ids: Iterable[str]) -> None:
+        """Forget finished rollouts, with their attempts and spans. Outcomes already handed out stay whole."""
+        await self._started(self.store).forget(rollout_ids)
+
+    async def metrics(self) -> dict[str, float]:
+        """Counts since `start`, and what the store holds now."""
+        pool, held = self._started(self._pool), await self._started(self.store).statistics()
+        return {
+            **{f"attempts/{status}": float(pool.attempts[status]) for status in STATUSES},
+            "abandoned_threads": float(pool.abandoned_threads),
+            "abandoned_tasks": float(pool.abandoned_tasks),
+            "spans": float(pool.spans),
+            "spans_dropped": float(self._tracer.dropped),
+            "store/rollouts": float(held["total_rollouts"]),
+            "store/spans": float(held["total_spans"]),
+            "store/span_bytes": float(held["total_span_bytes"]),
+        }
+
+    async def _retire(self, resources_id: str) -> None:
+        """Forget a snapshot of an earlier step that no rollout uses."""
+        step = self._snapshots.get(resources_id)
+        if step is not None and step < self._step and self._uses[resources_id] == 0:
+            del self._snapshots[resources_id], self._uses[resources_id]
+            await self._started(self.store).forget_resources(resources_id)
+
+    def _started(self, part: Any) -> Any:
+        if part is None:
+            raise SlimeAglError("Lightning is not started; call start with the session port first")
+        return part

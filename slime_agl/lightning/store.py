@@ -1,0 +1,96 @@
+"""The store of the process: Agent Lightning's in-memory one, which can also forget."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from slime_agl.errors import SlimeAglError
+from slime_agl.lightning._agl import InMemoryLightningStore, RolloutConfig, Span
+
+_FINISHED = ("succeeded", "failed", "cancelled")
+# Deadlines are the pool's, so the store's own scan, which stops the loop to read every running rollout, rests.
+_NO_HEALTH_SCAN_SECONDS = 10 * 365 * 86400.0
+_ALL = ("rollouts", "attempts", "spans", "span_sequence_ids", "rollout_queue", "resources")
+
+
+class ReleasingStore(InMemoryLightningStore):
+    """Holds what is in use and no more, so that a run of any length has the memory of a step.
+
+    Owned by one event loop. Its calls run to their end without suspending: the locks inside are
+    only ever taken by that loop, so a caller may treat each call as one atomic step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            thread_safe=False, scan_debounce_seconds=_NO_HEALTH_SCAN_SECONDS, span_size_estimator=span_bytes
+        )
+
+    async def forget(self, rollout_ids: Iterable[str]) -> None:
+        """Remove rollouts with their attempts, spans and counters; the cost of each is its own size.
+
+        Ids that are not held are passed over.
+
+        Raises:
+            SlimeAglError: a rollout has not finished.
+        """
+        async with self.collections.atomic(mode="rw", labels=_ALL) as held:
+            for rollout_id in rollout_ids:
+                rollout = await held.rollouts.get({"rollout_id": {"exact": rollout_id}})
+                if rollout is None:
+                    continue
+                if rollout.status not in _FINISHED:
+                    raise SlimeAglError(
+                        f"rollout {rollout_id} is {rollout.status} and cannot be forgotten; wait for it or cancel it first"
+                    )
+                await held.rollouts.delete([rollout])
+                _drop(held.attempts, rollout_id, depth=1)
+                _drop(held.spans, rollout_id, depth=2)
+                await held.span_sequence_ids.pop(rollout_id)
+                self._forget_accounts(rollout_id)
+
+    def _forget_accounts(self, rollout_id: str) -> None:
+        self._total_span_bytes -= self._span_bytes_by_rollout.pop(rollout_id, 0)
+        self._start_time_by_rollout.pop(rollout_id, None)
+        self._completion_events.pop(rollout_id, None)
+        self._running_rollout_ids.discard(rollout_id)
+        self._evicted_rollout_span_sets.discard(rollout_id)
+
+    async def forget_resources(self, resources_id: str) -> None:
+        """Remove a snapshot of resources. One that is not held is passed over."""
+        async with self.collections.atomic(mode="rw", labels=_ALL) as held:
+            snapshot = await held.resources.get({"resources_id": {"exact": resources_id}})
+            if snapshot is not None:
+                await held.resources.delete([snapshot])
+            if self._latest_resources_id == resources_id:
+                self._latest_resources_id = None
+
+    async def withdraw(self, rollout_id: str) -> None:
+        """Cancel a rollout that waits in the queue. No runner will see it."""
+        async with self.collections.atomic(mode="rw", labels=_ALL) as held:
+            held.rollout_queue._items.remove(rollout_id)
+        await self.update_rollout(rollout_id, status="cancelled")
+
+    async def cancel_attempt(self, rollout_id: str, attempt_id: str) -> None:
+        """End a running attempt and its rollout. It is not queued again, whatever its retries say."""
+        await self.update_rollout(rollout_id, config=RolloutConfig(max_attempts=1))
+        await self.update_attempt(rollout_id, attempt_id, status="failed", metadata={"cancelled": True})
+        await self.update_rollout(rollout_id, status="cancelled")
+
+
+def span_bytes(span: Span) -> int:
+    """Estimate a span's memory from its attributes, without a look at each token id."""
+    total = 2048
+    for value in span.attributes.values():
+        total += sys.getsizeof(value) + (32 * len(value) if isinstance(value, (list, tuple)) else 0)
+    return total
+
+
+def _drop(collection: object, rollout_id: str, *, depth: int) -> None:
+    """Remove everything below a rollout id, the emptied branch included.
+
+    The public `delete` leaves the branch behind and corrects the size; upstream's own eviction removes the branch and
+    leaves the size. Both are needed.
+    """
+    branch = collection._items.pop(rollout_id, {})
+    collection._size -= len(branch) if depth == 1 else sum(len(leaf) for leaf in branch.values())

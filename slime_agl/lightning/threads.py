@@ -1,0 +1,102 @@
+"""A thread per attempt, for agents that block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from slime_agl.lightning._agl import LitAgent
+
+logger = logging.getLogger(__name__)
+
+
+class ThreadedAgent(LitAgent[Any]):
+    """Shows an agent as an async one and runs each of its rollouts in a daemon thread of its own.
+
+    A sync agent is called in the thread, an async one gets an event loop there. The thread has the
+    caller's context variables, so what the agent emits is attributed.
+
+    A thread cannot be stopped: when the awaiting task is cancelled a sync agent's thread is left
+    behind, counted in `abandoned_threads`; an async agent's task is cancelled in its own loop as well.
+    """
+
+    def __init__(self, agent: LitAgent[Any]) -> None:
+        super().__init__()
+        self.agent = agent
+        self.abandoned_threads = 0
+
+    def is_async(self) -> bool:
+        return True
+
+    def set_runner(self, runner: Any) -> None:
+        super().set_runner(runner)
+        self.agent.set_runner(runner)
+
+    async def training_rollout_async(self, task: Any, resources: Any, rollout: Any) -> Any:
+        if self.agent.is_async():
+            return await self._in_loop(self.agent.training_rollout_async, task, resources, rollout)
+        return await self._in_thread(lambda: self.agent.training_rollout(task, resources, rollout))
+
+    async def validation_rollout_async(self, task: Any, resources: Any, rollout: Any) -> Any:
+        if self.agent.is_async():
+            return await self._in_loop(self.agent.validation_rollout_async, task, resources, rollout)
+        return await self._in_thread(lambda: self.agent.validation_rollout(task, resources, rollout))
+
+    async def _in_loop(self, method: Callable[..., Any], *args: Any) -> Any:
+        running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+        cancelled = threading.Event()
+
+        async def main() -> Any:
+            running.append((asyncio.get_running_loop(), asyncio.current_task()))  # type: ignore[arg-type]
+            if cancelled.is_set():
+                raise asyncio.CancelledError
+            return await method(*args)
+
+        try:
+            return await self._in_thread(lambda: asyncio.run(main()))
+        except asyncio.CancelledError:
+            cancelled.set()
+            for loop, task in running:
+                _call_in(loop, task.cancel)
+            raise
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[Any] = loop.create_future()
+
+        def body() -> None:
+            try:
+                report, value = ended.set_result, work()
+            except StopIteration as error:
+                # A future refuses StopIteration; as in a generator it becomes a RuntimeError.
+                report, value = ended.set_exception, _caused(RuntimeError("agent raised StopIteration"), error)
+            except BaseException as error:
+                # The edge of a thread: whatever ended the agent, SystemExit too, is told to the one who waits.
+                report, value = ended.set_exception, error
+            _call_in(loop, lambda: None if ended.done() else report(value))
+
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(body,), name="slime-agl-agent", daemon=True).start()
+        try:
+            return await ended
+        except asyncio.CancelledError:
+            if ended.cancelled():
+                self.abandoned_threads += 1
+            raise
+
+
+def _caused(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    try:
+        loop.call_soon_threadsafe(function)
+    except RuntimeError:
+        # The loop is closed: nobody waits for this any more.
+        logger.debug("an agent's thread outlived the loop that started it")

@@ -1,0 +1,84 @@
+"""The store as the runner of one attempt sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from slime_agl.lightning._agl import (
+    Attempt,
+    AttemptedRollout,
+    LightningStore,
+    ProxyLLM,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+)
+from slime_agl.lightning.spans import SpanBuffer
+
+
+class StoreView(LightningStore):
+    """Gives LitAgentRunner exactly one attempt, with the attempt's own key, and takes its spans.
+
+    The attempt already exists in the store: starting a rollout hands it out. The runner's word on
+    how it ended is not passed on, since a runner that is cancelled reports success; who ran it knows.
+    """
+
+    def __init__(
+        self, store: LightningStore, buffer: SpanBuffer, attempted: AttemptedRollout, *, api_key: str
+    ) -> None:
+        self._store = store
+        self._buffer = buffer
+        self._attempted = attempted
+        self._api_key = api_key
+
+    async def start_rollout(self, input: Any, *args: Any, **kwargs: Any) -> AttemptedRollout:
+        return self._attempted
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        return self._attempted
+
+    async def update_attempt(self, rollout_id: str, attempt_id: str, *args: Any, **kwargs: Any) -> Attempt:
+        return self._attempted.attempt
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        return self._own(await self._store.get_resources_by_id(resources_id))
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        return self._own(await self._store.get_latest_resources())
+
+    def _own(self, snapshot: ResourcesUpdate | None) -> ResourcesUpdate | None:
+        """The snapshot with this attempt's key in every ProxyLLM, and nothing an agent could change for others."""
+        if snapshot is None:
+            return None
+        return snapshot.model_copy(
+            update={"resources": {name: self._keyed(resource) for name, resource in snapshot.resources.items()}}
+        )
+
+    def _keyed(self, resource: Any) -> Any:
+        if not isinstance(resource, ProxyLLM):
+            return resource.model_copy(deep=True)
+        return resource.model_copy(
+            update={"api_key": self._api_key, "sampling_parameters": dict(resource.sampling_parameters)}
+        )
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        """A placeholder: the buffer draws the sequence ids when it writes."""
+        return 0
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+        return [0] * len(rollout_attempt_ids)
+
+    async def add_span(self, span: Span) -> Span | None:
+        """Take a span that the agent returned; whatever ids it came with, it belongs to this attempt."""
+        own = span.model_copy(update={"rollout_id": self._buffer.rollout_id, "attempt_id": self._buffer.attempt_id})
+        return own if self._buffer.append(own) else None
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        added = [await self.add_span(span) for span in spans]
+        return [span for span in added if span is not None]
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: Any, sequence_id: int | None = None
+    ) -> Span | None:
+        return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0))

@@ -1,0 +1,63 @@
+"""Teacher forcing: log p of given tokens, for checking what an engine reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from slime_agl.errors import InvariantError
+
+
+def teacher_logprobs(
+    model: PreTrainedModel, tokens: Sequence[int], response_length: int, temperature: float = 1.0
+) -> list[float]:
+    """log p of the last `response_length` of `tokens`, each given all tokens before it.
+
+    Under softmax(logits / temperature), or softmax(logits) for temperature 0: what the engine reports.
+
+    Raises:
+        InvariantError: the response is longer than the tokens before it allow.
+    """
+    return teacher_logprobs_batch(model, [(tokens, response_length)], temperature)[0]
+
+
+@torch.inference_mode()
+def teacher_logprobs_batch(
+    model: PreTrainedModel,
+    sequences: Sequence[tuple[Sequence[int], int]],
+    temperature: float = 1.0,
+    batch_size: int = 4,
+) -> list[list[float]]:
+    """`teacher_logprobs` of many (tokens, response_length), in the order given."""
+    for number, (tokens, length) in enumerate(sequences):
+        if not 0 <= length < len(tokens):
+            raise InvariantError(
+                f"sequence {number} has {len(tokens)} tokens and response_length {length}; "
+                "a response needs at least one token before it"
+            )
+    order = sorted(range(len(sequences)), key=lambda number: len(sequences[number][0]))
+    scores: list[list[float]] = [[] for _ in sequences]
+    for begin in range(0, len(order), batch_size):
+        numbers = order[begin : begin + batch_size]
+        for number, values in zip(numbers, _score(model, [sequences[n] for n in numbers], temperature), strict=True):
+            scores[number] = values
+    return scores
+
+
+def _score(
+    model: PreTrainedModel, sequences: Sequence[tuple[Sequence[int], int]], temperature: float
+) -> list[list[float]]:
+    width = max(len(tokens) for tokens, _ in sequences)
+    # Padding stands behind: causal attention keeps real tokens from seeing it, so no mask is needed.
+    ids = torch.tensor([[*tokens, *([0] * (width - len(tokens)))] for tokens, _ in sequences])
+    first = min(len(tokens) - length for tokens, length in sequences) - 1
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=torch.arange(first, width)).logits.float()
+    scored = []
+    for row, (tokens, length) in enumerate(sequences):
+        begin, end = len(tokens) - length, len(tokens)
+        scale = temperature if temperature > 0 else 1.0
+        logprobs = torch.log_softmax(logits[row, begin - 1 - first : end - 1 - first] / scale, dim=-1)
+        scored.append(logprobs.gather(1, ids[row, begin:end, None])[:, 0].tolist())
+    return scored

@@ -1,0 +1,131 @@
+"""One Sample from the data source becomes one execution, and its Samples with their rewards."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
+from slime_agl.rollout.record import Recorder
+from slime_agl.rollout.rewards import Rewarder
+from slime_agl.rollout.samples import SampleBuilder
+from slime_agl.rollout.tally import Tally
+from slime_agl.rollout.tasks import TaskBuilder
+from slime_agl.runtime import Execution, Job, Runtime, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """response: most tokens of a turn. context: most tokens of a segment. None for what the engine allows."""
+
+    response: int | None
+    context: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What an execution gave: at least one Sample. usable: whether anything of it trains or counts."""
+
+    samples: list[Sample]
+    execution: Execution
+    usable: bool
+
+
+class Executor:
+    """Runs executions of one step and mode. Parts come in; nothing here is global."""
+
+    def __init__(
+        self, runtime: Runtime, args: RolloutArgs, step: Step, *, mode: Literal["train", "val"], tasks: TaskBuilder,
+        builder: SampleBuilder, rewarder: Rewarder, tally: Tally, recorder: Recorder,
+    ) -> None:  # fmt: skip
+        self._runtime, self._args, self._step, self._mode = runtime, args, step, mode
+        self._tasks, self._builder, self._rewarder = tasks, builder, rewarder
+        self._tally, self._recorder = tally, recorder
+
+    @property
+    def _evaluation(self) -> bool:
+        return self._mode == "val"
+
+    async def run(self, source: Sample, sampling: Mapping[str, Any], limits: Limits) -> Entry:
+        """Run the agent on one Sample. A failed execution is data: it comes back as a masked placeholder."""
+        session_key = source.session_id or str(uuid.uuid4())
+        task = self._tasks(source)
+        job = Job(task, self._mode, session_key, sampling, limits.response, limits.context)
+        execution = await self._runtime.execute(job, self._step)
+        number = source.index if source.index is not None else self._runtime.next_number()
+        entry = await self._entry(source, execution, number)
+        for sample in entry.samples:
+            sample.session_id = session_key
+        self._tally.add(execution, entry.samples)
+        self._recorder.write(execution, entry.samples)
+        return entry
+
+    async def _entry(self, source: Sample, execution: Execution, number: int) -> Entry:
+        samples = self._builder.build(source, execution, number)
+        policy = getattr(self._runtime.config.failure, execution.failure, "mask") if execution.failure else ""
+        if policy == "mask" or not samples:
+            return self._failed(source, execution, number, samples)
+        if policy == "negative":
+            reward = self._shape(self._runtime.config.failure.negative_reward)
+        else:
+            reward = await self._rewarder.own(execution, evaluation=self._evaluation)
+        for sample in samples:
+            sample.reward = reward
+        if self._evaluation:
+            samples = [_last(samples, execution)]
+        samples = await apply_rollout_sample_hooks(
+            self._args.raw, samples, evaluation=self._evaluation, rollout_id=self._step.number
+        )
+        if not (self._args.group_rm and not self._evaluation):
+            await self._rewarder.score(samples)
+        return Entry(samples, execution, True)
+
+    def _failed(self, source: Sample, execution: Execution, number: int, samples: list[Sample]) -> Entry:
+        reward = self._shape(0.0)
+        if self._evaluation and samples:
+            samples = [_last(samples, execution)]
+        masked = self._builder.mask(samples, reward) if samples else [
+            self._builder.placeholder(source, execution, number, reward)
+        ]  # fmt: skip
+        return Entry(masked, execution, False)
+
+    def _shape(self, reward: float) -> Any:
+        return self._rewarder.shape(reward, "the reward of a failed execution", evaluation=self._evaluation)
+
+
+async def run_group(
+    executor: Executor, group: Sequence[Sample], samplings: Sequence[Mapping[str, Any]], limits: Limits,
+    rewarder: Rewarder | None,
+) -> list[Entry]:  # fmt: skip
+    """Run the executions of a group side by side; with a `rewarder`, score them together (--group-rm).
+
+    When one raises, the others are cancelled and have ended before the error travels on.
+    """
+    tasks = [
+        asyncio.ensure_future(executor.run(sample, sampling, limits))
+        for sample, sampling in zip(group, samplings, strict=True)
+    ]
+    try:
+        entries = list(await asyncio.gather(*tasks))
+    except BaseException:
+        await ended(tasks)
+        raise
+    if rewarder is not None and any(entry.usable for entry in entries):
+        await rewarder.score_group([entry.samples for entry in entries])
+    return entries
+
+
+async def ended(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait until they have unwound."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _last(samples: list[Sample], execution: Execution) -> Sample:
+    """The sample that holds the last turn: an evaluation counts an execution once."""
+    ends = [segment.turns[-1].index for segment in execution.segments]
+    return samples[ends.index(max(ends))]

@@ -1,0 +1,58 @@
+"""Counts of a step, as metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from slime_agl.host import Sample
+from slime_agl.runtime import Execution
+
+
+class Tally:
+    """Adds up executions. Metric names start with `prefix`/agl/."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._counts: Counter[str] = Counter()
+        self._turns = self._segments = self._executions = 0
+        self._gateway_seconds = self._engine_seconds = self._seconds = 0.0
+
+    def add(self, execution: Execution, samples: list[Sample]) -> None:
+        """Count an execution and the samples it gave (masked placeholders count as untrained)."""
+        account = execution.account
+        trained = sum(sum(sample.loss_mask or ()) for sample in samples)
+        self._executions += 1
+        self._turns += len(execution.ledger.turns)
+        self._segments += len(execution.segments)
+        self._counts["sampled_tokens"] += account.sampled + execution.superseded.total()
+        self._counts["trained_tokens"] += trained
+        masked = account.trained - trained
+        if masked > 0:
+            self._counts[f"untrained_tokens/{execution.failure or 'not_returned'}"] += masked
+        for reason, count in (account.untrained + execution.superseded).items():
+            self._counts[f"untrained_tokens/{reason}"] += count
+        for reason, count in account.forks.items():
+            self._counts[f"forks/{reason}"] += count
+        for name, count in execution.counters.items():
+            self._counts[name] += count
+        if execution.failure:
+            self._counts[f"failed/{execution.failure}"] += 1
+        self._seconds += execution.seconds
+        self._engine_seconds += execution.engine_seconds
+        self._gateway_seconds += sum(t.ended - t.started - t.engine_seconds for t in execution.ledger.turns)
+
+    def count(self, name: str, by: int = 1) -> None:
+        self._counts[name] += by
+
+    def metrics(self) -> dict[str, float]:
+        """All counts that are not zero, and means per execution and per turn."""
+        values: dict[str, float] = {"executions": self._executions}
+        if self._executions:
+            values["turns_per_execution"] = self._turns / self._executions
+            values["segments_per_execution"] = self._segments / self._executions
+            values["seconds_per_execution"] = self._seconds / self._executions
+        if self._turns:
+            values["engine_ms_per_turn"] = 1000 * self._engine_seconds / self._turns
+            values["gateway_ms_per_turn"] = 1000 * max(0.0, self._gateway_seconds) / self._turns
+        values |= {name: count for name, count in sorted(self._counts.items()) if count}
+        return {f"{self._prefix}/agl/{name}": value for name, value in values.items()}

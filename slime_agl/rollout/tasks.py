@@ -1,0 +1,56 @@
+"""A Sample of slime's becomes the task of an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slime_agl.errors import ConfigError, closest
+from slime_agl.host import Sample, load_object
+
+TaskBuilder = Callable[[Sample], Any]
+
+
+def task_builder(setting: str | Mapping[str, str] | None) -> TaskBuilder:
+    """The function that `agl.task` stands for.
+
+    None: prompt and label merged with the row's metadata (which wins over neither).
+    A mapping {field: source}: exactly these fields. A string: an import path of f(sample).
+
+    Raises:
+        ConfigError: the import path names nothing, or nothing callable.
+    """
+    if setting is None:
+        return _default
+    if isinstance(setting, str):
+        function = load_object(setting)
+        if not callable(function):
+            raise ConfigError(f"agl.task names {setting}, which is {type(function).__name__}, not a function of a Sample")
+        return function
+    return _Renamed(setting)
+
+
+def _sources(sample: Sample) -> dict[str, Any]:
+    metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
+    return {**metadata, "prompt": sample.prompt, "label": sample.label}
+
+
+def _default(sample: Sample) -> dict[str, Any]:
+    return _sources(sample)
+
+
+class _Renamed:
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self._fields = dict(fields)
+
+    def __call__(self, sample: Sample) -> dict[str, Any]:
+        sources = _sources(sample)
+        task = {}
+        for name, source in self._fields.items():
+            if source not in sources:
+                raise ConfigError(
+                    f"agl.task maps {name!r} to {source!r}, which the row of sample {sample.index} does not have."
+                    f"{closest(source, sources)} It has: {', '.join(sorted(sources))}"
+                )
+            task[name] = sources[source]
+        return task

@@ -1,0 +1,269 @@
+"""Parts in, finished executions out: the gateway, the store and the runners as one thing that runs agents."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections import Counter
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from slime_agl.chat.renderer import Renderer
+from slime_agl.config import Config
+from slime_agl.errors import SlimeAglError
+from slime_agl.gateway.server import Gateway
+from slime_agl.gateway.session import SealedSession, SessionSpec
+from slime_agl.host import EvalPrompts
+from slime_agl.lightning.service import Lightning
+from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.segments import Account, Segment, account, segments
+
+logger = logging.getLogger(__name__)
+
+STEPS_HELD = 2
+INTERRUPT_SECONDS = 30.0
+
+T = TypeVar("T")
+Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One execution to be: the agent's task, and what its turns may do (see SessionSpec)."""
+
+    task: Any
+    mode: Literal["train", "val"]
+    session_key: str
+    sampling: Mapping[str, Any]
+    response_limit: int | None
+    context_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A finished run of the agent, as reward functions get it.
+
+    task: what the agent was given. reward: what the agent returned or last emitted (a dict with the
+    primary value first when it has several dimensions), None when it gave none.
+    final_text: text of the last turn; messages: the conversation the last turn was shown.
+    spans: Agent Lightning's spans in order. error: the agent's traceback when it failed.
+    failure: '' or the boundary that broke. segments: the token sequences that may train.
+    seconds: wall time; engine_seconds: the part of it spent at the engine, summed over turns.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    task: Any
+    reward: float | dict[str, float] | None
+    final_text: str
+    messages: list[dict[str, Any]]
+    spans: tuple[Any, ...]
+    failure: Failure
+    error: str
+    ledger: Ledger
+    segments: tuple[Segment, ...]
+    account: Account
+    counters: Counter[str]
+    seconds: float
+    superseded: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def engine_seconds(self) -> float:
+        return sum(turn.engine_seconds for turn in self.ledger.turns)
+
+
+class SessionDesk:
+    """Joins runners and gateway: opens an attempt's session before its agent runs, seals it after."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._jobs: dict[str, Job] = {}
+        self._sealed: dict[str, list[SealedSession]] = {}
+
+    def expect(self, rollout_id: str, job: Job) -> None:
+        """Attempts of this rollout will come, and may do what the job says."""
+        self._jobs[rollout_id] = job
+
+    async def open(self, rollout_id: str, attempt_id: str) -> str:
+        job = self._jobs[rollout_id]
+        spec = SessionSpec(rollout_id, attempt_id, job.session_key, job.sampling, job.response_limit, job.context_limit)
+        return await self._gateway.open(spec)
+
+    async def seal(self, rollout_id: str, attempt_id: str) -> None:
+        self._sealed.setdefault(rollout_id, []).append(await self._gateway.seal(rollout_id, attempt_id))
+
+    def take(self, rollout_id: str) -> list[SealedSession]:
+        """The sealed sessions of a rollout, one an attempt, in order. No more attempts are expected."""
+        self._jobs.pop(rollout_id, None)
+        return self._sealed.pop(rollout_id, [])
+
+
+@dataclass(slots=True)
+class Step:
+    """A step under way: its resources, and the rollouts that were started in it."""
+
+    number: int
+    resources_id: str
+    rollouts: list[str] = field(default_factory=list)
+
+
+class Runtime:
+    """Runs agents. `start`, `stop` and `run` may be called from any thread, the coroutines on its own loop."""
+
+    def __init__(
+        self, config: Config, gateway: Gateway, lightning: Lightning, desk: SessionDesk, renderer: Renderer,
+        eval_prompts: EvalPrompts,
+    ) -> None:  # fmt: skip
+        self.config, self.renderer, self.eval_prompts = config, renderer, eval_prompts
+        self._gateway, self._lightning, self._desk = gateway, lightning, desk
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="agl-runtime", daemon=True)
+        self._steps: list[Step] = []
+        self._finished: dict[str, Execution] = {}
+        self._numbers = itertools.count(1 << 40)
+        self._running = False
+
+    def start(self) -> None:
+        """Start gateway, store and runners. What started is stopped again when a later part fails."""
+        self._thread.start()
+        self._running = True
+        try:
+            self._gateway.start()
+            self.run(self._lightning.start(self._desk))
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop everything; may be called again."""
+        if not self._running:
+            return
+        self._running = False
+        try:
+            self._wait(self._lightning.close())
+        finally:
+            self._gateway.stop()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the runtime's loop and wait for it. An interrupt cancels it and waits for its cleanup."""
+        if not self._running:
+            coroutine.close()
+            raise SlimeAglError("the runtime is stopped")
+        return self._wait(coroutine)
+
+    def next_number(self) -> int:
+        """A number for an execution whose Sample has no index."""
+        return next(self._numbers)
+
+    async def begin_step(self, step: int, sampling: Mapping[str, Any]) -> Step:
+        """Publish the resources of a step and release what older steps left."""
+        while len(self._steps) >= STEPS_HELD:
+            await self._release(self._steps.pop(0))
+        resources_id = await self._lightning.publish(
+            step, endpoint=f"{self._gateway.url}/v1", model=self.config.model, sampling_parameters=dict(sampling)
+        )
+        self._steps.append(Step(step, resources_id))
+        return self._steps[-1]
+
+    async def execute(self, job: Job, step: Step) -> Execution:
+        """Run the agent once (and again, as far as retries are configured).
+
+        Raises:
+            InvariantError: a token invariant broke. Everything else that goes wrong is in the Execution.
+        """
+
+        def enqueued(rollout_id: str) -> None:
+            step.rollouts.append(rollout_id)
+            self._desk.expect(rollout_id, job)
+
+        outcome = await self._lightning.run(
+            job.task, mode=job.mode, resources_id=step.resources_id, enqueued=enqueued
+        )
+        sealed = self._desk.take(outcome.rollout_id)
+        execution = _finish(job, outcome, sealed)
+        self._finished[outcome.rollout_id] = execution
+        return execution
+
+    def finished(self, rollout_id: str) -> Execution | None:
+        """A finished execution of the last steps, by its Agent Lightning rollout id."""
+        return self._finished.get(rollout_id)
+
+    async def in_flight(self) -> int:
+        return await self._gateway.in_flight()
+
+    async def metrics(self) -> dict[str, float]:
+        """Counts since the start, of gateway and Agent Lightning."""
+        return {**await self._gateway.counters(), **await self._lightning.metrics()}
+
+    async def _release(self, step: Step) -> None:
+        for rollout_id in step.rollouts:
+            self._finished.pop(rollout_id, None)
+            self._desk.take(rollout_id)
+        await self._lightning.release(step.rollouts)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        done = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_announced(coroutine, done), self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            done.wait(INTERRUPT_SECONDS)
+            raise
+
+
+async def _announced(coroutine: Coroutine[Any, Any, T], done: threading.Event) -> T:
+    try:
+        return await coroutine
+    finally:
+        done.set()
+
+
+def _finish(job: Job, outcome: Any, sealed: list[SealedSession]) -> Execution:
+    """Turn what runners and gateway know of an execution into one value."""
+    final = outcome.final
+    for session in sealed:
+        if session.broken is not None:
+            raise session.broken
+    last = sealed[-1]
+    parts = segments(last.ledger)
+    superseded: Counter[str] = Counter()
+    for session in sealed[:-1]:
+        superseded["superseded_attempt"] += sum(turn.output_length for turn in session.ledger.turns)
+    return Execution(
+        rollout_id=outcome.rollout_id,
+        attempt_id=final.attempt_id,
+        task=job.task,
+        reward=final.reward,
+        final_text=last.final_text,
+        messages=last.messages,
+        spans=final.spans,
+        failure=_failure(final.status, bool(parts), last.engine_errors),
+        error=final.error or "\n".join(last.engine_errors),
+        ledger=last.ledger,
+        segments=parts,
+        account=account(last.ledger, parts),
+        counters=last.counters,
+        seconds=final.ended - final.started,
+        superseded=superseded,
+    )
+
+
+def _failure(status: str, has_tokens: bool, engine_errors: tuple[str, ...]) -> Failure:
+    if status == "timeout":
+        return "deadline"
+    if status != "succeeded":
+        return "engine_error" if engine_errors else "agent_error"
+    if has_tokens:
+        return ""
+    return "engine_error" if engine_errors else "no_llm_call"

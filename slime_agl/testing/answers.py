@@ -1,0 +1,111 @@
+"""What a scripted SGLang server says: from a script's words to token ids, logprobs and a finish reason.
+
+    >>> shaped = shape(Answer("hi"), tiny_tokenizer(), {"max_new_tokens": 2}, prompt_length=7)
+    >>> shaped.finish, shaped.ids
+    ('length', (71, 72))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+STOP, LENGTH, ABORT = "stop", "length", "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of a script: `text`, or `ids` taken as they are.
+
+    finish: 'stop' or 'length'. matched: the stop string or stop id that ended it; None means the tokenizer's EOS.
+    To a text that stops, the stop id is appended unless `matched` is a string, which stands in the text already.
+    meta: further fields for `meta_info`, such as routed_experts.
+
+        >>> Answer("4 + 4 = 8")
+        >>> Answer("I was cut off he", finish="length")
+        >>> Answer(ids=[72, 73, 281])
+    """
+
+    text: str | None = None
+    ids: Sequence[int] | None = None
+    finish: str = STOP
+    matched: int | str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.ids is None):
+            raise ValueError(f"an answer needs either text or ids, got text={self.text!r} and ids={self.ids!r}")
+        if self.finish not in (STOP, LENGTH):
+            raise ValueError(f"finish is {self.finish!r}, it must be 'stop' or 'length'")
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """Exactly what is sent: one logprob per id, and the finish reason."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: str
+    matched: int | str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def first(self, count: int) -> Shaped:
+        """The partial answer of an aborted request."""
+        return Shaped(self.ids[:count], self.logprobs[:count], ABORT, meta=self.meta)
+
+    def after(self, count: int) -> Shaped:
+        """What is left to say after `first(count)`."""
+        return replace(self, ids=self.ids[count:], logprobs=self.logprobs[count:])
+
+
+def pseudo_logprob(token: int, position: int) -> float:
+    """A log probability between -3 and 0 that depends on the token and its place in the sequence only."""
+    return -3.0 * ((token * 2654435761 + position * 40503 + 7) % 65521 + 1) / 65522
+
+
+def shape(
+    answer: Answer, tokenizer: PreTrainedTokenizerBase, params: Mapping[str, Any], *, prompt_length: int
+) -> Shaped:
+    """Turn a script's answer into tokens, ended early by stop strings, stop ids and max_new_tokens as SGLang does.
+
+    Given ids are never changed but by such an end: that is how a sampling that is not canonical is scripted.
+    """
+    eos = tokenizer.eos_token_id
+    if answer.ids is not None:
+        ids, matched = list(answer.ids), answer.matched
+        if matched is None and answer.finish == STOP and ids and ids[-1] == eos:
+            matched = eos
+    else:
+        ids, matched = tokenizer.encode(answer.text, add_special_tokens=False), answer.matched
+        if answer.finish == STOP and not isinstance(matched, str):
+            matched = eos if matched is None else matched
+            ids.append(matched)
+    finish = answer.finish
+    if (end := _stopped(ids, tokenizer, params)) is not None:
+        ids, finish, matched = ids[: end[0]], STOP, end[1]
+    limit = params.get("max_new_tokens")
+    if limit is not None and len(ids) > limit:
+        ids, finish, matched = ids[:limit], LENGTH, None
+    logprobs = tuple(pseudo_logprob(token, prompt_length + at) for at, token in enumerate(ids))
+    return Shaped(tuple(ids), logprobs, finish, matched if finish == STOP else None, answer.meta)
+
+
+def _stopped(
+    ids: list[int], tokenizer: PreTrainedTokenizerBase, params: Mapping[str, Any]
+) -> tuple[int, int | str] | None:
+    """Where the request's own stops end the answer: how many ids are left, and what matched."""
+    stop_ids = set(params.get("stop_token_ids") or ())
+    stops = params.get("stop") or ()
+    stops = [stops] if isinstance(stops, str) else list(stops)
+    if not stop_ids and not stops:
+        return None
+    for at, token in enumerate(ids):
+        if token in stop_ids:
+            return at + 1, token
+        text = tokenizer.decode(ids[: at + 1]) if stops else ""
+        if found := next((stop for stop in stops if stop in text), None):
+            return at + 1, found
+    return None

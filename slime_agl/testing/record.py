@@ -1,0 +1,54 @@
+"""What passes between the script and the HTTP side of the scripted server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from slime_agl.testing.answers import Answer, Shaped
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A `/generate` request. headers: names in lower case. json: the whole body. text: the prompt, decoded."""
+
+    index: int
+    input_ids: tuple[int, ...]
+    sampling_params: Mapping[str, Any]
+    headers: Mapping[str, str]
+    rid: str
+    json: Mapping[str, Any]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The answer to a `/generate` request. finish: 'stop', 'length' or 'abort'."""
+
+    request: Received
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: str
+    matched: int | str | None
+
+
+class Script(Protocol):
+    """What the server asks; all of it on the server's thread."""
+
+    tokenizer: PreTrainedTokenizerBase
+    weight_version: str
+    context_length: int
+    partial: int
+    control: list[tuple[str, Any]]
+    requests: list[Received]
+
+    def arrived(self, request: Received) -> None: ...
+
+    def next_fault(self) -> tuple[int, str] | None: ...
+
+    def next_answer(self, request: Received) -> Answer | None: ...
+
+    def sent(self, request: Received, shaped: Shaped) -> None: ...

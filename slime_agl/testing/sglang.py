@@ -1,0 +1,185 @@
+"""A scripted SGLang server. It samples nothing: it says what a test told it to, and writes down what it was asked.
+
+    >>> with FakeSGLang() as fake:
+    ...     fake.call_tool("add", {"a": 1, "b": 2}).say("The sum is 3.")
+    ...     run_my_agent(fake.url)
+    ...     first, second = fake.requests
+    ...     assert second.input_ids[len(first.input_ids):][:len(fake.answers[0].ids)] == fake.answers[0].ids
+
+It listens on a free loopback port in a thread of its own, answers `/generate` and SGLang's control endpoints, and
+lists itself under `/workers`, so it stands in for a router as well as behind one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from slime_agl.testing.answers import Answer, Shaped
+from slime_agl.testing.record import Received, Sent
+from slime_agl.testing.sglang_http import HttpSide
+from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text
+
+Responder = Callable[[Received], "Answer | str | None"]
+PATIENCE_SECONDS = 30.0
+
+
+class FakeSGLang:
+    """The script and the record. All methods may be called from any thread.
+
+    tokenizer: encodes the script's text, default `tiny_tokenizer()`. weight_version: reported with each answer, may be
+    set at any time. context_length: longer prompts are refused as SGLang refuses them. default: the answer to requests
+    that no script covers; without one they get a 400 that names them, and stand in `unanswered`.
+
+    requests, answers: every `/generate` request and every answer to one, in order. control: (path, body) of every
+    other call that changes something.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        weight_version: str = "1",
+        context_length: int = 32768,
+        default: Answer | str | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer or tiny_tokenizer()
+        self.weight_version = weight_version
+        self.context_length = context_length
+        self.requests: list[Received] = []
+        self.answers: list[Sent] = []
+        self.unanswered: list[Received] = []
+        self.control: list[tuple[str, Any]] = []
+        self.partial = 0
+        self._default = default
+        self._responder: Responder | None = None
+        self._script: deque[Answer] = deque()
+        self._faults: deque[tuple[int, str]] = deque()
+        self._changed = threading.Condition()
+        self._http = HttpSide(self)
+
+    # script
+
+    def say(
+        self,
+        text: str | None = None,
+        *,
+        ids: list[int] | tuple[int, ...] | None = None,
+        finish: str = "stop",
+        matched: int | str | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> FakeSGLang:
+        """Script the next answer; see `Answer` for the arguments. Returns the fake, so calls chain."""
+        self._script.append(Answer(text, ids, finish, matched, meta or {}))
+        return self
+
+    def call_tool(self, name: str, arguments: Mapping[str, Any], *, text: str = "") -> FakeSGLang:
+        """Script an answer that is `text` and one tool call."""
+        return self.call_tools((name, arguments), text=text)
+
+    def call_tools(self, *calls: tuple[str, Mapping[str, Any]], text: str = "") -> FakeSGLang:
+        """Script an answer with several tool calls at once.
+
+        >>> fake.call_tools(("add", {"a": 1}), ("add", {"a": 2}))
+        """
+        parts = ([text] if text else []) + [tool_call_text(name, arguments) for name, arguments in calls]
+        return self.say("\n".join(parts))
+
+    def answer_with(self, responder: Responder) -> FakeSGLang:
+        """Let a function answer what the script does not: it gets the request, and returns an Answer, text, or None to pass.
+
+        >>> fake.answer_with(lambda request: "yes" if "2 + 2" in request.text else "no")
+        """
+        self._responder = responder
+        return self
+
+    # faults and time
+
+    def hold(self) -> FakeSGLang:
+        """Keep requests that arrive from now on pending until `release`."""
+        self._http.hold()
+        return self
+
+    def release(self, count: int | None = None) -> None:
+        """Answer the `count` requests that are held longest and hold on, or all of them and stop holding."""
+        self._http.release(count)
+
+    def fail_next(self, status: int, message: str = "scripted failure", *, times: int = 1) -> FakeSGLang:
+        """Answer the next requests with an HTTP error; status 0 cuts the connection without an answer."""
+        self._faults.extend([(status, message)] * times)
+        return self
+
+    def abort_partial(self, count: int) -> FakeSGLang:
+        """From now on an aborted request returns the first `count` tokens of its answer (default 0).
+
+        The rest is what a request for prompt and partial answer together gets, so a resumed turn ends up whole.
+        """
+        self.partial = count
+        return self
+
+    def wait_for_requests(self, count: int) -> None:
+        """Block until `count` requests have arrived since the start.
+
+        Raises:
+            TimeoutError: they did not, after half a minute.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self.requests) >= count, PATIENCE_SECONDS):
+                raise TimeoutError(f"{len(self.requests)} of {count} requests arrived within {PATIENCE_SECONDS:g} s")
+
+    async def requests_arrived(self, count: int) -> None:
+        """`wait_for_requests` for coroutines."""
+        await asyncio.to_thread(self.wait_for_requests, count)
+
+    # life
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have arrived and are not answered."""
+        return self._http.in_flight
+
+    def start(self) -> FakeSGLang:
+        self._http.start()
+        return self
+
+    def stop(self) -> None:
+        """Close the server; requests still held lose their connection. May be called twice."""
+        self._http.stop()
+
+    def __enter__(self) -> FakeSGLang:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # asked by the HTTP side, on its thread
+
+    def arrived(self, request: Received) -> None:
+        with self._changed:
+            self.requests.append(request)
+            self._changed.notify_all()
+
+    def next_fault(self) -> tuple[int, str] | None:
+        return self._faults.popleft() if self._faults else None
+
+    def next_answer(self, request: Received) -> Answer | None:
+        """The script's next answer, else the responder's, else the default, else None."""
+        if self._script:
+            return self._script.popleft()
+        said = self._responder(request) if self._responder else None
+        said = self._default if said is None else said
+        if said is None:
+            self.unanswered.append(request)
+        return Answer(said) if isinstance(said, str) else said
+
+    def sent(self, request: Received, shaped: Shaped) -> None:
+        self.answers.append(Sent(request, shaped.ids, shaped.logprobs, shaped.finish, shaped.matched))

@@ -1,0 +1,78 @@
+"""A ledger as plain data and back: arrays become base64 of little-endian bytes."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.turn import Sampled, Turn
+
+FORMAT = 1
+
+
+def encode_array(values: array) -> str:
+    if sys.byteorder == "big":
+        values = array(values.typecode, values)
+        values.byteswap()
+    return base64.b64encode(values.tobytes()).decode("ascii")
+
+
+def decode_array(typecode: str, text: str) -> array:
+    values = array(typecode)
+    values.frombytes(base64.b64decode(text))
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def encode_ledger(ledger: Ledger) -> dict[str, Any]:
+    """Plain data (JSON-able) that `decode_ledger` turns into an equal ledger."""
+    return {
+        "format": FORMAT,
+        "rollout_id": ledger.rollout_id,
+        "attempt_id": ledger.attempt_id,
+        "turns": [_encode_turn(turn) for turn in ledger.turns],
+    }
+
+
+def decode_ledger(data: Mapping[str, Any]) -> Ledger:
+    """Rebuild a ledger. Raises ValueError for a format this version does not read."""
+    if data.get("format") != FORMAT:
+        raise ValueError(f"ledger has format {data.get('format')!r}, this version reads {FORMAT}")
+    ledger = Ledger(data["rollout_id"], data["attempt_id"])
+    for turn in data["turns"]:
+        ledger.commit(_decode_turn(turn))
+    return ledger
+
+
+_TURN_SCALARS = ("index", "parent", "turn_id", "fork", "untrained", "model", "started", "ended", "engine_seconds")
+_PART_SCALARS = ("finish", "matched", "prompt_tokens", "cached_tokens", "weight_version", "latency")
+
+
+def _encode_turn(turn: Turn) -> dict[str, Any]:
+    data = {name: getattr(turn, name) for name in _TURN_SCALARS}
+    data["new_ids"] = encode_array(turn.new_ids)
+    data["parts"] = [
+        {name: getattr(part, name) for name in _PART_SCALARS}
+        | {"ids": encode_array(part.ids), "logprobs": encode_array(part.logprobs), "meta": dict(part.meta)}
+        for part in turn.parts
+    ]
+    return data
+
+
+def _decode_turn(data: Mapping[str, Any]) -> Turn:
+    parts = tuple(
+        Sampled(
+            ids=decode_array("i", part["ids"]),
+            logprobs=decode_array("d", part["logprobs"]),
+            meta=dict(part["meta"]),
+            **{name: part[name] for name in _PART_SCALARS},
+        )
+        for part in data["parts"]
+    )
+    scalars = {name: data[name] for name in _TURN_SCALARS}
+    return Turn(new_ids=decode_array("i", data["new_ids"]), parts=parts, **scalars)

@@ -1,0 +1,75 @@
+"""The turns of one attempt: an append-only tree."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from slime_agl.errors import InvariantError
+from slime_agl.trace.turn import Turn
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Owner of an attempt's turns. Only `commit` changes it.
+
+    Invariants: `turns[i].index == i`; a parent stands before its children.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    turns: list[Turn] = field(default_factory=list)
+    _children: dict[int | None, list[int]] = field(default_factory=dict)
+    _lengths: list[int] = field(default_factory=list)
+
+    def commit(self, turn: Turn) -> Turn:
+        """Append a turn.
+
+        Raises:
+            InvariantError: the turn's index is not the next one, or its parent is unknown.
+        """
+        if turn.index != len(self.turns):
+            raise InvariantError(f"turn {turn.index} committed to {self} which holds {len(self.turns)} turns")
+        if turn.parent is not None and not 0 <= turn.parent < turn.index:
+            raise InvariantError(f"turn {turn.index} of {self} names turn {turn.parent} as its parent")
+        before = 0 if turn.parent is None else self._lengths[turn.parent]
+        self.turns.append(turn)
+        self._children.setdefault(turn.parent, []).append(turn.index)
+        self._lengths.append(before + len(turn.new_ids) + turn.output_length)
+        return turn
+
+    def children(self, index: int | None) -> list[int]:
+        """Indices of the turns that continue turn `index`; the roots for None."""
+        return self._children.get(index, [])
+
+    def length(self, index: int) -> int:
+        """Tokens in the sequence that ends with turn `index`: prompt, glue and outputs."""
+        return self._lengths[index]
+
+    def path(self, index: int) -> list[Turn]:
+        """The turns from a root to turn `index`."""
+        chain: list[Turn] = []
+        at: int | None = index
+        while at is not None:
+            turn = self.turns[at]
+            chain.append(turn)
+            at = turn.parent
+        chain.reverse()
+        return chain
+
+    def held(self, index: int) -> array:
+        """The exact ids of turn `index`: what the engine was shown plus what it answered."""
+        ids = array("i")
+        for turn in self.path(index):
+            ids.extend(turn.new_ids)
+            for part in turn.parts:
+                ids.extend(part.ids)
+        return ids
+
+    def leaves(self) -> Iterator[int]:
+        """Indices of turns that nothing continues, in commit order."""
+        return (turn.index for turn in self.turns if turn.index not in self._children)
+
+    def __str__(self) -> str:
+        return f"rollout {self.rollout_id}, attempt {self.attempt_id}"

@@ -1,0 +1,79 @@
+"""What lies around the package: scripts, data, and words that have no business in a file."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slime_agl.config import Config
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "math_feedback"
+SCRIPTS = [
+    *(path for path in sorted((ROOT / "scripts").iterdir()) if not path.suffix),
+    ROOT / ".ci" / "run",
+    *sorted(ROOT.glob("examples/*/*.sh")),
+]
+SOURCES = sorted(
+    path
+    for folder in ("slime_agl", "tests", "examples", "scripts", ".ci")
+    for path in (ROOT / folder).rglob("*")
+    if path.is_file() and path.suffix not in {".pyc", ".gguf"} and path != Path(__file__)
+)
+OUT_OF_PLACE = re.compile(r"\b(?:DESIGN|CONTRACTS|STYLE)(?:\.md| section)|\bTODO\b|\bFIXME\b|/work/(?:main|shared)|/tmp/(?:up|venv|briefs)|/opt/wheels")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def rows(name: str) -> list[dict]:
+    return [json.loads(line) for line in (EXAMPLE / name).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=relative)
+def test_shell_scripts_parse_and_can_be_run(path: Path) -> None:
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    assert os.access(path, os.X_OK)
+    assert "set -euo pipefail" in path.read_text()
+
+
+@pytest.mark.parametrize(("name", "least"), [("train.jsonl", 64), ("eval.jsonl", 8)])
+def test_example_rows_have_what_the_agent_is_given(name: str, least: int) -> None:
+    data = rows(name)
+    assert len(data) >= least
+    for row in data:
+        assert set(row) == {"prompt", "label", "metadata"}
+        left, sign, right = re.fullmatch(r"What is (\d+) ([+*-]) (\d+)\?", row["prompt"]).groups()
+        value = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}[sign](int(left), int(right))
+        assert row["label"] == str(value)
+
+
+def test_eval_questions_are_not_trained_on() -> None:
+    train, held_out = ({row["prompt"] for row in rows(name)} for name in ("train.jsonl", "eval.jsonl"))
+    assert len(train) == len(rows("train.jsonl"))
+    assert not train & held_out
+
+
+def test_example_configuration_is_accepted() -> None:
+    config = Config.read(yaml.safe_load((EXAMPLE / "agl.yaml").read_text())["agl"])
+    assert config.agent == "math_feedback.agent:math_feedback"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_files_speak_of_the_project_only(path: Path) -> None:
+    assert OUT_OF_PLACE.findall(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "slime_agl").rglob("*.py")), ids=relative)
+def test_only_the_command_line_prints(path: Path) -> None:
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    printing = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+    assert printing == [] or path.parent.name == "cli"

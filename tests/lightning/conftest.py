@@ -1,0 +1,70 @@
+"""A session port that records, and services that are closed after each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_asyncio
+
+from slime_agl.lightning.service import Lightning
+from slime_agl.lightning.store import ReleasingStore
+
+
+class RecordingSession:
+    """Writes down what happens to sessions; the key of an attempt names it."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str]] = []
+
+    async def open(self, rollout_id: str, attempt_id: str) -> str:
+        self.events.append(("open", rollout_id, attempt_id))
+        return f"key-{rollout_id}-{attempt_id}"
+
+    async def seal(self, rollout_id: str, attempt_id: str) -> None:
+        self.events.append(("seal", rollout_id, attempt_id))
+
+
+class Bench:
+    """A started service around one agent, with resources published for step 0."""
+
+    def __init__(self, service: Lightning, session: RecordingSession, resources_id: str) -> None:
+        self.service = service
+        self.session = session
+        self.resources_id = resources_id
+
+    @property
+    def store(self) -> ReleasingStore:
+        assert self.service.store is not None
+        return self.service.store
+
+    async def run(self, task: Any, *, mode: str = "train", **more: Any) -> Any:
+        return await self.service.run(task, mode=mode, resources_id=self.resources_id, **more)
+
+    async def publish(self, step: int) -> str:
+        self.resources_id = await publish(self.service, step)
+        return self.resources_id
+
+
+async def publish(service: Lightning, step: int) -> str:
+    return await service.publish(
+        step, endpoint="http://gateway:1/v1", model="policy", sampling_parameters={"temperature": 1.0}
+    )
+
+
+@pytest_asyncio.fixture
+async def bench() -> AsyncIterator[Any]:
+    """Returns `await bench(agent, **limits) -> Bench`."""
+    started: list[Lightning] = []
+
+    async def start(agent: object, *, session: Any = None, **limits: Any) -> Bench:
+        limits = {"mode": "auto", "max_concurrency": 8, "timeout_seconds": None, "max_attempts": 1} | limits
+        session = session or RecordingSession()
+        service = Lightning(agent, **limits)
+        await service.start(session)
+        started.append(service)
+        return Bench(service, session, await publish(service, 0))
+
+    yield start
+    for service in started:
+        await service.close()
