@@ -24,6 +24,7 @@ setup(
     install_requires=[
         "agentlightning>=0.3,<0.4",  # 1.0 is a different program, without store, runner or tracer
         "aiohttp>=3.9",
+        "click>=8.1",
         "jinja2>=3.1",  # chat templates
         "numpy",
         "orjson",
@@ -43,6 +44,7 @@ setup(
             "sglang-router>=0.3",
         ],
         "dev": [
+            "build",
             "hypothesis",
             "openai",
             "pytest>=8.2",
@@ -55,7 +57,6 @@ setup(
         "pytest11": ["slime_agl = slime_agl.testing.plugin"],
     },
     classifiers=[
-        "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -74,7 +74,9 @@ class AuditReport:
 
 def audit(renderer: Renderer) -> AuditReport:
     """Try the renderer's template. What it refuses is a result, not an error."""
-    kinds = {kind: _audit_kind(renderer, kind) for kind in KINDS}
+    calling = [_user(), reply_message(Reply("", "", calls_of("tool")))]
+    shows_calls = VALUE in _render(renderer, calling, PROBE_TOOLS, False)
+    kinds = {kind: _audit_kind(renderer, kind, shows_calls) for kind in KINDS}
     return AuditReport(
         closes_turns=_closes_turns(renderer),
         stop_tokens=renderer.stop_tokens,
@@ -88,8 +90,9 @@ def audit(renderer: Renderer) -> AuditReport:
     )
 
 
-def _audit_kind(renderer: Renderer, kind: str) -> KindReport:
-    plain, thinking = list(probes(kind, reasoning=False)), list(probes(kind, reasoning=True))
+def _audit_kind(renderer: Renderer, kind: str, shows_calls: bool) -> KindReport:
+    plain = list(probes(kind, reasoning=False, shows_calls=shows_calls))
+    thinking = list(probes(kind, reasoning=True, shows_calls=shows_calls))
     fulls = [(probe, full) for probe in plain + thinking if (full := _full(renderer, probe.continuation))]
     if not fulls:
         return KindReport("fork", "template_refused", False, False)
@@ -123,14 +126,10 @@ def _failure(renderer: Renderer, probe: Probe, full: str, full_ids: list[int], m
     return "" if _starts_at_turn_end(renderer, full, tail, probe.words) else "marker_misplaced"
 
 
-def _starts_at_turn_end(renderer: Renderer, full: str, tail: Tail, words: Iterable[str]) -> bool:
+def _starts_at_turn_end(renderer: Renderer, full: str, tail: Tail, words: str) -> bool:
     """Say whether no stop token stands between the turn's last words and the tail."""
-    before = full[: -len(tail.text)]
-    shown = next((word for word in words if word in full), None)
-    if shown is None or shown not in before:
-        return False
-    gap = before.rpartition(shown)[2]
-    return not any(token in gap for token in renderer.stop_tokens)
+    _, found, gap = full[: -len(tail.text)].rpartition(words)
+    return bool(found) and not any(token in gap for token in renderer.stop_tokens)
 
 
 def _keeps(renderer: Renderer, c: Continuation, full: str) -> bool:
@@ -162,7 +161,7 @@ def _wants_nine_letters(renderer: Renderer) -> bool:
 def _history_kwargs(renderer: Renderer, user: KindReport) -> dict[str, bool]:
     if user.keeps_reasoning or user.mode == "fork":
         return {}
-    probe = list(probes("user", reasoning=True))[1].continuation
+    probe = list(probes("user", reasoning=True, shows_calls=True))[1].continuation
     for name, value in HISTORY_KWARGS:
         full = _full(renderer, probe, {name: value})
         if full and THOUGHT in full and "an older thought" in full:

@@ -10,6 +10,7 @@ from slime_agl.chat.messages import END_THINK, Reply, ToolCall, split_think
 from slime_agl.chat.parse_builtin import OPEN, Calls, IllFormed, read_calls
 from slime_agl.chat.parse_sglang import SglangCalls, SglangReasoning
 from slime_agl.chat.renderer import Renderer
+from slime_agl.errors import ConfigError
 from slime_agl.trace.turn import STOP
 
 logger = logging.getLogger(__name__)
@@ -103,6 +104,8 @@ def _from_sglang(parser: type, name: str | None) -> Any:
         return None
     try:
         return parser(name)
-    except ImportError as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # importing sglang starts GPU libraries, which fail in ways of their own
         logger.warning("sglang's parser %r is not available (%s); the built-in one is used", name, error)
         return None

@@ -35,12 +35,6 @@ def _refuse_constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-class IllFormed(SlimeAglError):
-    """Tool-call syntax from which no call may be made."""
-
-    boundary = "chat"
-
-
 @dataclass(frozen=True, slots=True)
 class Calls:
     """text: what stands outside the calls. calls: (name, arguments as JSON text of an object), in order."""

@@ -32,18 +32,22 @@ _NEXT = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A continuation of a known kind. words: what the continued turn says last, in order of preference."""
+    """A continuation of a known kind. words: what the continued turn says last."""
 
     continuation: Continuation
-    words: tuple[str, ...]
+    words: str
 
 
-def probes(kind: str, *, reasoning: bool) -> Iterator[Probe]:
-    """Yield continuations of one kind: first turn, after talk, after tools, within a chain of tools."""
+def probes(kind: str, *, reasoning: bool, shows_calls: bool) -> Iterator[Probe]:
+    """Yield continuations of one kind: first turn, after talk, after tools, within a chain of tools.
+
+    shows_calls: the template writes calls. A turn that calls says nothing beside, because some templates
+    move such text behind the results; where no call is shown, its text is all there is to find it by.
+    """
     calls = calls_of(kind)
-    reply = Reply(ANSWER, THOUGHT if reasoning else "", calls)
+    words = VALUE if calls and shows_calls else ANSWER
+    reply = Reply("" if words == VALUE else ANSWER, THOUGHT if reasoning else "", calls)
     new_messages = _new_messages(kind, calls)
-    words = (VALUE, ANSWER) if calls else (ANSWER,)
     for context, tools in _contexts(reasoning, needs_tools=bool(calls)):
         yield Probe(Continuation(context, reply, new_messages, tools, {}, None), words)
 

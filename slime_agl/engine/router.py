@@ -91,17 +91,17 @@ class RouterEngine:
         self._sessions: tuple[aiohttp.ClientSession, ...] = ()
 
     async def start(self) -> None:
-        """Open the connection pools and wait until something answers.
+        """Open the connection pools and wait until requests can be answered.
 
         Raises:
-            EngineUnavailable: nothing did within `start_timeout` seconds.
+            EngineUnavailable: within `start_timeout` seconds nothing answers, or a router has no workers.
         """
         generating = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         control = aiohttp.ClientTimeout(total=CONTROL_SECONDS)
         self._sessions = (_session(generating, self._connection_limit), _session(control, CONTROL_CONNECTIONS))
         self._generating, self._workers = self._sessions[0], Workers(self.url, self._sessions[1])
         try:
-            await self._first_answer()
+            await self._wait_until_ready()
         except BaseException:
             await self.close()
             raise
@@ -205,15 +205,17 @@ class RouterEngine:
             refuse(response.status, words_of(body), request)
         return read_answer(body, request, time.perf_counter() - began)
 
-    async def _first_answer(self) -> None:
+    async def _wait_until_ready(self) -> None:
+        """Routers learn of their workers some seconds after they start."""
+        complaint = f"no sgl-router or SGLang server answers at {self.url}"
         try:
             async with asyncio.timeout(self._start_timeout):
-                while not await self._workers.answers():
+                while complaint := await self._workers.complaint():
                     await asyncio.sleep(min(0.2, self._start_timeout / 4))
         except TimeoutError as late:
             raise EngineUnavailable(
-                f"no sgl-router or SGLang server answers at {self.url} (waited {self._start_timeout:g} s). "
-                "Check that it runs and that --sglang-router-ip and --sglang-router-port name its address"
+                f"{complaint} (waited {self._start_timeout:g} s); check that the engines run, and that "
+                "--sglang-router-ip and --sglang-router-port name the router's address"
             ) from late
 
 

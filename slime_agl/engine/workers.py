@@ -56,18 +56,20 @@ class Workers:
                 return _read_info(model, server)
         return EngineInfo()
 
-    async def answers(self) -> bool:
-        """Whether anything at `url` answers `/health` or `/workers` without an error of its own."""
-        for path in ("/health", "/workers"):
-            try:
-                async with self._session.get(self.url + path, allow_redirects=False) as response:
-                    if response.status < 400:
-                        return True
-            except FAULTS as fault:
-                logger.debug("GET %s%s: %r", self.url, path, fault)
-                if isinstance(fault, aiohttp.ClientConnectorError):
-                    return False
-        return False
+    async def complaint(self) -> str:
+        """Why a request sent to `url` now would fail, '' when it would not: nothing there, no workers, not healthy."""
+        try:
+            async with self._session.get(f"{self.url}/workers", allow_redirects=False) as response:
+                listed = orjson.loads(await response.read()) if response.status == 200 else None
+            if isinstance(listed, Mapping) and listed.get("workers") == []:
+                return f"the router at {self.url} has no workers"
+            if listed is not None:
+                return ""
+            async with self._session.get(f"{self.url}/health", allow_redirects=False) as response:
+                return "" if response.status < 400 else f"{self.url}/health answers HTTP {response.status}"
+        except FAULTS as fault:
+            logger.debug("GET %s: %r", self.url, fault)
+            return f"no sgl-router or SGLang server answers at {self.url}"
 
     async def get(self, base: str, path: str) -> Mapping[str, Any] | None:
         """The JSON object at `path`, None when there is none."""

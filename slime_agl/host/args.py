@@ -9,6 +9,21 @@ from typing import Any
 
 from slime_agl.errors import ConfigError
 
+_SIZES = (
+    "rollout_batch_size",
+    "n_samples_per_prompt",
+    "over_sampling_batch_size",
+    "rollout_max_response_len",
+    "rollout_max_context_len",
+    "rollout_max_prompt_len",
+    "sglang_server_concurrency",
+)
+_FALLBACKS = {
+    "over_sampling_batch_size": "rollout_batch_size",
+    "eval_max_context_len": "rollout_max_context_len",
+    "eval_reward_key": "reward_key",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutArgs:
@@ -21,7 +36,7 @@ class RolloutArgs:
     raw: Any
     rollout_batch_size: int = 1
     n_samples_per_prompt: int = 1
-    over_sampling_batch_size: int | None = None
+    over_sampling_batch_size: int = 1
     rollout_temperature: float = 1.0
     rollout_top_p: float = 1.0
     rollout_top_k: int = -1
@@ -55,7 +70,7 @@ class RolloutArgs:
     sglang_router_port: int | None = None
     sglang_model_routers: Mapping[str, tuple[str, int]] | None = None
     sglang_server_concurrency: int = 512
-    rollout_num_engines: int | None = None
+    rollout_num_engines: int = 1
     hf_checkpoint: str | None = None
     chat_template_path: str | None = None
     apply_chat_template_kwargs: Mapping[str, Any] | None = None
@@ -71,56 +86,48 @@ class RolloutArgs:
 
     @classmethod
     def read(cls, args: Any) -> RolloutArgs:
-        """Read slime's namespace; an argument it lacks has slime's default.
+        """Read slime's namespace; an argument that it lacks, or has as None, has slime's default.
 
         Raises:
             ConfigError: a value that no rollout can work with, named by its flag.
         """
         if args is None:
             raise ConfigError("the rollout function was called without slime's arguments (args is None)")
-        absent = object()
-        values = {item.name: getattr(args, item.name, absent) for item in fields(cls) if item.name != "raw"}
-        values = {name: value for name, value in values.items() if value is not absent}
+        found = {item.name: getattr(args, item.name, None) for item in fields(cls) if item.name != "raw"}
+        values = {name: value for name, value in found.items() if value is not None}
         for name in ("rollout_sample_hook_path", "eval_datasets"):
             values[name] = tuple(values.get(name) or ())
         values["rollout_num_engines"] = _engines(args)
         values["apply_chat_template_kwargs"] = _kwargs(values.get("apply_chat_template_kwargs"))
-        if values.get("over_sampling_batch_size") is None:
-            values["over_sampling_batch_size"] = values.get("rollout_batch_size", 1)
-        for name, fallback in (("eval_max_context_len", "rollout_max_context_len"), ("eval_reward_key", "reward_key")):
-            if values.get(name) is None:
-                values[name] = values.get(fallback)
+        for name, fallback in _FALLBACKS.items():
+            if name not in values and fallback in values:
+                values[name] = values[fallback]
         return cls(raw=args, **values)
 
     def __post_init__(self) -> None:
         self._check_sizes()
         self._check_sampling()
-        if self.rollout_max_context_len is not None and self.rollout_max_prompt_len is not None:
-            if self.rollout_max_prompt_len >= self.rollout_max_context_len:
-                raise ConfigError(
-                    f"--rollout-max-prompt-len is {self.rollout_max_prompt_len}, it must be below "
-                    f"--rollout-max-context-len, which is {self.rollout_max_context_len}"
-                )
 
     def _check_sizes(self) -> None:
-        for name in (
-            "rollout_batch_size",
-            "n_samples_per_prompt",
-            "rollout_max_response_len",
-            "rollout_max_context_len",
-            "rollout_max_prompt_len",
-            "sglang_server_concurrency",
-        ):
+        for name in _SIZES:
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{flag(name)} is {value}, it must be at least 1")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{flag(name)} is {value!r}, it must be a whole number of at least 1")
         if self.over_sampling_batch_size < self.rollout_batch_size:
             raise ConfigError(
                 f"--over-sampling-batch-size is {self.over_sampling_batch_size}, it must be at least "
                 f"--rollout-batch-size, which is {self.rollout_batch_size}"
             )
+        prompt, context = self.rollout_max_prompt_len, self.rollout_max_context_len
+        if prompt is not None and context is not None and prompt >= context:
+            raise ConfigError(
+                f"--rollout-max-prompt-len is {prompt}, it must be below --rollout-max-context-len, which is {context}"
+            )
 
     def _check_sampling(self) -> None:
+        for name in ("rollout_temperature", "rollout_top_p", "rollout_top_k"):
+            if not isinstance(getattr(self, name), int | float):
+                raise ConfigError(f"{flag(name)} is {getattr(self, name)!r}, it must be a number")
         if not self.rollout_temperature > 0:
             raise ConfigError(
                 f"--rollout-temperature is {self.rollout_temperature}, it must be above 0: "
@@ -175,7 +182,10 @@ class RolloutArgs:
         return params | self._seed(seed_offset)
 
     def eval_sampling_params(self, dataset: Any, seed_offset: int | None = None) -> dict[str, Any]:
-        """The same for an evaluation dataset (an EvalDatasetConfig); seed_offset: position among its prompt's samples."""
+        """The same for an evaluation dataset, an EvalDatasetConfig.
+
+        seed_offset: position among the samples of its prompt.
+        """
         params = {
             "temperature": dataset.temperature,
             "top_p": dataset.top_p,
@@ -212,7 +222,9 @@ def _or(value: Any, fallback: Any) -> Any:
 def _engines(args: Any) -> int:
     named = getattr(args, "rollout_num_engines", None)
     if named is None:
-        named = (getattr(args, "rollout_num_gpus", None) or 0) // (getattr(args, "rollout_num_gpus_per_engine", None) or 1)
+        named = (getattr(args, "rollout_num_gpus", None) or 0) // (
+            getattr(args, "rollout_num_gpus_per_engine", None) or 1
+        )
     return max(1, int(named))
 
 

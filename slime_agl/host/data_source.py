@@ -121,7 +121,9 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
         """
         size = self.args.n_samples_per_prompt
         for at, group in enumerate(samples):
-            assert isinstance(group, list), f"group {at} put back is {type(group).__name__}, it must be a list of samples"
+            assert isinstance(group, list), (
+                f"group {at} put back is {type(group).__name__}, it must be a list of samples"
+            )
             assert len(group) == size, f"group {at} put back has {len(group)} entries, n_samples_per_prompt is {size}"
         self.buffer.extend(samples)
 
@@ -147,7 +149,9 @@ def _dataset(args: Any) -> Any:
     return resolve("Dataset")(
         args.prompt_data,
         tokenizer=load_tokenizer(args.hf_checkpoint) if needs_tokenizer else None,
-        processor=resolve("load_processor")(args.hf_checkpoint, trust_remote_code=True) if args.multimodal_keys else None,
+        processor=resolve("load_processor")(args.hf_checkpoint, trust_remote_code=True)
+        if args.multimodal_keys
+        else None,
         max_length=args.rollout_max_prompt_len,
         prompt_key=args.input_key,
         multimodal_keys=args.multimodal_keys,

@@ -37,7 +37,9 @@ def read_rows(path: str) -> Iterator[dict[str, Any]]:
     if not file.exists():
         raise FileNotFoundError(f"prompt data {file} does not exist; check --prompt-data or --eval-prompt-data")
     if file.suffix not in readers:
-        raise ValueError(f"prompt data {file} is of kind {file.suffix or 'none'}, it must be one of {', '.join(readers)}")
+        raise ValueError(
+            f"prompt data {file} is of kind {file.suffix or 'none'}, it must be one of {', '.join(readers)}"
+        )
     rows = readers[file.suffix](file)
     if match is None:
         return rows
@@ -77,7 +79,9 @@ class Dataset:
         apply_chat_template_kwargs: dict[str, Any] | None = None,
     ) -> None:
         if multimodal_keys or processor is not None:
-            raise ConfigError("multimodal prompt data needs slime on PYTHONPATH; unset --multimodal-keys or install slime")
+            raise ConfigError(
+                "multimodal prompt data needs slime on PYTHONPATH; unset --multimodal-keys or install slime"
+            )
         sample_class = resolve("Sample")
         samples = []
         for number, row in enumerate(read_rows(path), 1):
@@ -90,7 +94,11 @@ class Dataset:
             if apply_chat_template:
                 messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
                 prompt = tokenizer.apply_chat_template(
-                    messages, tools=tools, tokenize=False, add_generation_prompt=True, **(apply_chat_template_kwargs or {})
+                    messages,
+                    tools=tools,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    **(apply_chat_template_kwargs or {}),
                 )
             samples.append(sample_class(prompt=prompt, label=_label(row, label_key, where), metadata=metadata))
         self.origin_samples = samples if max_length is None else _short(samples, tokenizer, max_length)
@@ -157,7 +165,11 @@ def _short(samples: list[Any], tokenizer: Any, max_length: int) -> list[Any]:
         return samples
     if not samples:
         return samples
-    lengths = [len(ids) for ids in tokenizer([sample.prompt for sample in samples], add_special_tokens=False)["input_ids"]]
+    lengths = [
+        len(ids) for ids in tokenizer([sample.prompt for sample in samples], add_special_tokens=False)["input_ids"]
+    ]
     kept = [sample for sample, length in zip(samples, lengths, strict=True) if length <= max_length]
-    logger.info("%d of %d prompts are longer than %d tokens and left out", len(samples) - len(kept), len(samples), max_length)
+    logger.info(
+        "%d of %d prompts are longer than %d tokens and left out", len(samples) - len(kept), len(samples), max_length
+    )
     return kept

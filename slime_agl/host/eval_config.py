@@ -51,10 +51,13 @@ class EvalDatasetConfig:
             self.metadata_overrides = {}
         if not isinstance(self.metadata_overrides, dict):
             raise TypeError(
-                f"metadata_overrides of eval dataset {self.name} is {type(self.metadata_overrides).__name__}, not a mapping"
+                f"metadata_overrides of eval dataset {self.name} is "
+                f"{type(self.metadata_overrides).__name__}, it must be a mapping"
             )
         if self.min_eval_samples is not None and self.min_eval_samples <= 0:
-            raise ConfigError(f"min_eval_samples of eval dataset {self.name} is {self.min_eval_samples}, it must be above 0")
+            raise ConfigError(
+                f"min_eval_samples of eval dataset {self.name} is {self.min_eval_samples}, it must be above 0"
+            )
 
     @property
     def cache_key(self) -> tuple[Any, ...]:

@@ -7,9 +7,10 @@ import string
 from collections import Counter
 from fractions import Fraction
 
-_FRACTION = re.compile(r"(-?)\\frac\{(-?\d+)\}\{(-?\d+)\}|(-?\d+)/(\d+)")
+_FRACTION = re.compile(r"-?\d+/\d+")
+_LATEX_FRACTION = re.compile(r"\\frac\{(-?\d+)\}\{(\d+)\}|\\frac(\d)(\d)")
+_NAME = re.compile(r"[a-z]{1,2}=(?=[^=]*$)")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
-_SHORT_FRACTION = re.compile(r"\\frac(\d)(\d)")
 _TEXT = re.compile(r"\\(?:text|mathrm|mathbf)\{([^{}]*)\}")
 _NOISE = re.compile(r"\\left|\\right|\\!|\\,|\\;|\\\$|\$|\\?%|\^\{?\\circ\}?|\s+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -17,8 +18,8 @@ _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""What the last `\boxed{...}` (or `\fbox{...}`) of `text` holds; None without one, or when it is not closed."""
-    start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
+    r"""What the last `\boxed{...}` of `text` holds; None without one, or when it is not closed."""
+    start = text.rfind("\\boxed{")
     if start < 0:
         return None
     start = text.index("{", start)
@@ -34,9 +35,9 @@ def math_correct(response: str, label: object) -> bool:
     r"""Whether the last boxed answer of `response` is `label`, which may itself be boxed.
 
     Answers are equal when their texts are, after LaTeX spacing, `\text`, dollar and percent signs,
-    degrees and thousands separators are removed; or when both are numbers of the same value. A
-    fraction is not equal to a whole number, nor to a fraction written otherwise. slime grades
-    symbolically beyond that: `\sqrt{8}` and `2\sqrt{2}` differ here and agree there.
+    degrees, thousands separators and a leading `x=` are removed; or when both are numbers of the
+    same value. A fraction is not equal to a whole number, nor to a fraction written otherwise.
+    slime also strips units and compares symbolically: `a+b` and `b+a` differ here and agree there.
     """
     answer = boxed_answer(response)
     truth = str(label or "")
@@ -47,11 +48,11 @@ def math_correct(response: str, label: object) -> bool:
     answer, truth = _plain(answer), _plain(truth)
     if answer == truth:
         return True
-    numbers = _number(answer), _number(truth)
-    if None in numbers or numbers[0] != numbers[1]:
+    value = _number(answer)
+    if value is None or value != _number(truth):
         return False
-    fractions = [_FRACTION.fullmatch(text) is not None for text in (answer, truth)]
-    return not all(fractions) and not (any(fractions) and numbers[0].denominator == 1)
+    fractions = sum(_FRACTION.fullmatch(text) is not None for text in (answer, truth))
+    return fractions == 0 or (fractions == 1 and value.denominator != 1)
 
 
 def f1(response: str | None, label: str) -> float:
@@ -68,18 +69,13 @@ def f1(response: str | None, label: str) -> float:
 def _plain(text: str) -> str:
     text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     text = _NOISE.sub("", _TEXT.sub(r"\1", text)).rstrip(".").lower()
-    return _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", _THOUSANDS.sub("", text))
+    text = _NAME.sub("", _THOUSANDS.sub("", text), count=1)
+    return _LATEX_FRACTION.sub(lambda match: "/".join(group for group in match.groups() if group), text)
 
 
 def _number(text: str) -> Fraction | None:
-    match = _FRACTION.fullmatch(text)
     try:
-        if match is None:
-            return Fraction(text)
-        sign, over, under, plain_over, plain_under = match.groups()
-        if plain_over is not None:
-            return Fraction(int(plain_over), int(plain_under))
-        return Fraction(int(over), int(under)) * (-1 if sign else 1)
+        return Fraction(text)
     except (ValueError, ZeroDivisionError):
         return None
 

@@ -44,7 +44,9 @@ def load_object(path: str, *, key: str = "import path") -> Any:
     module_path, _, attributes = path.rpartition(":" if ":" in path else ".")
     if not all(part.isidentifier() for part in [*module_path.split("."), *attributes.split(".")]):
         raise ConfigError(f"{key} is {path!r}, it must look like pkg.module.name or pkg.module:name")
-    found: Any = _import(module_path if slime_available() else _STAND_INS.get(module_path, module_path), f"{key} {path!r}")
+    found: Any = _import(
+        module_path if slime_available() else _STAND_INS.get(module_path, module_path), f"{key} {path!r}"
+    )
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
             raise ConfigError(_no_attribute(found, attribute, f"{key} {path!r}"))

@@ -54,7 +54,9 @@ def read_top_p(meta_info: Mapping[str, Any], new_tokens: int) -> TopP | None:
     if offsets[-1] != ids.size:
         raise ValueError(f"top-p offsets end at {offsets[-1]}, there are {ids.size} ids")
     if offsets.size != new_tokens + 1:
-        raise ValueError(f"top-p offsets have {offsets.size} entries, {new_tokens} sampled tokens need {new_tokens + 1}")
+        raise ValueError(
+            f"top-p offsets have {offsets.size} entries, {new_tokens} sampled tokens need {new_tokens + 1}"
+        )
     return TopP(ids, offsets)
 
 
@@ -88,7 +90,8 @@ def check_top_p(ids: Any, offsets: Any, response_length: int) -> None:
     offsets = int32(offsets)
     if offsets.size != response_length + 1:
         raise ValueError(
-            f"top-p offsets have {offsets.size} entries, a response of {response_length} tokens needs {response_length + 1}"
+            f"top-p offsets have {offsets.size} entries, "
+            f"a response of {response_length} tokens needs {response_length + 1}"
         )
     count = np.asarray(ids).size
     if offsets[-1] != count:

@@ -35,7 +35,9 @@ async def async_rm(args: Any, sample: Any, **kwargs: Any) -> Any:
     if name.startswith(_BOXED):
         name, response = name.removeprefix(_BOXED), boxed_answer(response) or ""
     if not name:
-        raise NotImplementedError("no reward is named: set --custom-rm-path or --rm-type, or give a row's metadata an rm_type")
+        raise NotImplementedError(
+            "no reward is named: set --custom-rm-path or --rm-type, or give a row's metadata an rm_type"
+        )
     if name not in _RULES:
         raise NotImplementedError(
             f"rm_type {name!r} needs slime; without it there are {', '.join(_RULES)}; "

@@ -202,7 +202,9 @@ class Sample:
             return
         if self.rollout_log_probs is None:
             if trainable and before:
-                raise ValueError(f"the {before} response tokens already there have no logprobs; new ones cannot be appended")
+                raise ValueError(
+                    f"the {before} response tokens already there have no logprobs; new ones cannot be appended"
+                )
             self.rollout_log_probs = [0.0] * before
         self.rollout_log_probs += log_probs
 

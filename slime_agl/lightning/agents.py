@@ -12,7 +12,8 @@ from slime_agl.lightning._agl import FunctionalLitAgent, LitAgent
 _FILLED = ("task", "llm", "prompt_template", "rollout")
 _ACCEPTED = (
     "a LitAgent instance or subclass, a function decorated with @agl.rollout, a plain or async function with a "
-    "'task' parameter (and any of llm, prompt_template, rollout), or a factory without required parameters that returns one of these"
+    "'task' parameter (and any of llm, prompt_template, rollout), or a factory without required parameters that "
+    "returns one of these"
 )
 
 

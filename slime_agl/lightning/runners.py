@@ -115,7 +115,7 @@ class RunnerPool:
         Cancelling seals and ends the attempt, and the rollout's status becomes 'cancelled'.
 
         Raises:
-            SlimeAglError: the pool is not open, or closed before the rollout started.
+            SlimeAglError: the pool is not open, or closed while the rollout waited in the queue.
             Exception: what the session or the store raised; never what the agent raised.
         """
         if not self._open:
@@ -142,7 +142,7 @@ class RunnerPool:
             return
         if job.stop is None:
             await self._store.withdraw(job.rollout_id)
-            job.done.set_exception(SlimeAglError(f"rollout {job.rollout_id} was withdrawn before an attempt of it ran"))
+            job.done.set_exception(SlimeAglError(f"rollout {job.rollout_id} was withdrawn from the queue"))
             return
         job.ending = True
         if not job.stop.done():
@@ -176,8 +176,8 @@ class RunnerPool:
             raise
         except Exception as error:
             # Not the agent's: the session's or the store's. It belongs to whoever asked for the rollout.
-            await self._store.cancel_attempt(job.rollout_id, attempted.attempt.attempt_id)
             job.done.set_exception(error)
+            await self._store.cancel_attempt(job.rollout_id, attempted.attempt.attempt_id)
             return
         finally:
             job.stop = None
@@ -213,7 +213,7 @@ class RunnerPool:
         return outcome
 
     def _runner(self, slot: int) -> LitAgentRunner[Any]:
-        """The slot's runner. It lives as long as the pool: agents reach their tracer by a weak reference to a runner."""
+        """The slot's runner. It lives as long as the pool: agents reach their tracer by a weak reference to it."""
         if slot not in self._runners:
             runner: LitAgentRunner[Any] = LitAgentRunner(self._tracer, max_rollouts=1, heartbeat_interval=0)
             runner.init(self._agent)

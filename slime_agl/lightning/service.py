@@ -42,8 +42,12 @@ class Lightning:
         templates: Mapping[str, str] | None = None,
     ) -> None:
         self._agent = load_agent(agent)
-        self._limits = {"max_concurrency": max_concurrency, "timeout_seconds": timeout_seconds, "max_attempts": max_attempts}
-        self._mode = mode
+        self._limits: dict[str, Any] = {
+            "mode": mode,
+            "max_concurrency": max_concurrency,
+            "timeout_seconds": timeout_seconds,
+            "max_attempts": max_attempts,
+        }
         self._tokens = tokens
         self._templates = {
             name: PromptTemplate(template=text, engine="f-string") for name, text in (templates or {}).items()
@@ -58,9 +62,7 @@ class Lightning:
     async def start(self, session: SessionPort) -> None:
         """Make the store and the pool. Raises ConfigError as RunnerPool does."""
         store = ReleasingStore()
-        pool = RunnerPool(
-            self._agent, store, self._tracer, mode=self._mode, session=session, **self._limits
-        )
+        pool = RunnerPool(self._agent, store, self._tracer, session=session, **self._limits)
         await pool.start()
         self.store, self._pool = store, pool
 
@@ -113,13 +115,12 @@ class Lightning:
         pool = self._started(self._pool)
         if resources_id not in self._snapshots:
             raise SlimeAglError(
-                f"resources {resources_id} are not published; the latest step is {self._step}, publish its resources first"
+                f"resources {resources_id} are not published; the latest step is {self._step}, "
+                "run with the id that publish returned for it"
             )
         self._uses[resources_id] += 1
         try:
-            return await pool.run(
-                task, mode=mode, resources_id=resources_id, metadata=metadata, enqueued=enqueued
-            )
+            return await pool.run(task, mode=mode, resources_id=resources_id, metadata=metadata, enqueued=enqueued)
         finally:
             self._uses[resources_id] -= 1
             await self._retire(resources_id)

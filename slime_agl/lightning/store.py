@@ -41,7 +41,8 @@ class ReleasingStore(InMemoryLightningStore):
                     continue
                 if rollout.status not in _FINISHED:
                     raise SlimeAglError(
-                        f"rollout {rollout_id} is {rollout.status} and cannot be forgotten; wait for it or cancel it first"
+                        f"rollout {rollout_id} is {rollout.status} and cannot be forgotten; "
+                        "wait for it or cancel it first"
                     )
                 await held.rollouts.delete([rollout])
                 _drop(held.attempts, rollout_id, depth=1)

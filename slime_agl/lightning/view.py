@@ -25,7 +25,12 @@ class StoreView(LightningStore):
     """
 
     def __init__(
-        self, store: LightningStore, buffer: SpanBuffer, attempted: AttemptedRollout, *, api_key: str
+        self,
+        store: LightningStore,
+        buffer: SpanBuffer,
+        attempted: AttemptedRollout,
+        *,
+        api_key: str,
     ) -> None:
         self._store = store
         self._buffer = buffer

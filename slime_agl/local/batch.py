@@ -38,10 +38,14 @@ def flatten(args: Any, groups: list[Any]) -> list[Any]:
             samples of one execution without a common rollout_id.
     """
     if len(groups) != args.rollout_batch_size:
-        raise InvariantError(f"the rollout returned {len(groups)} groups, rollout_batch_size is {args.rollout_batch_size}")
+        raise InvariantError(
+            f"the rollout returned {len(groups)} groups, rollout_batch_size is {args.rollout_batch_size}"
+        )
     for at, group in enumerate(groups):
         if len(group) != args.n_samples_per_prompt:
-            raise InvariantError(f"group {at} has {len(group)} entries, n_samples_per_prompt is {args.n_samples_per_prompt}")
+            raise InvariantError(
+                f"group {at} has {len(group)} entries, n_samples_per_prompt is {args.n_samples_per_prompt}"
+            )
     return [sample for at, group in enumerate(groups) for sample in _leaves(group, f"group {at}", _depth(groups[0]))]
 
 
@@ -92,14 +96,16 @@ def normalised_rewards(args: Any, samples: list[Any]) -> tuple[list[Any], list[f
     raw = [sample.get_reward_value(args) for sample in samples]
     missing = [at for at, reward in enumerate(raw) if reward is None]
     if missing:
-        raise InvariantError(f"{len(missing)} of {len(samples)} samples have no reward, the first of them is sample {missing[0]}")
+        raise InvariantError(
+            f"{len(missing)} of {len(samples)} samples have no reward, the first of them is sample {missing[0]}"
+        )
     if args.advantage_estimator not in _NORMALISED or not args.rewards_normalization:
         return raw, raw
     rewards = np.asarray(raw, dtype=np.float32)
     whole = rewards.size == args.n_samples_per_prompt * args.rollout_batch_size
     rewards = rewards.reshape(-1, args.n_samples_per_prompt) if whole else rewards.reshape(1, -1)
     rewards = rewards - rewards.mean(axis=1, keepdims=True)
-    if args.advantage_estimator in _SCALED and args.grpo_std_normalization:
+    if args.advantage_estimator in _SCALED and args.grpo_std_normalization and rewards.shape[1] > 1:
         rewards = rewards / (rewards.std(axis=1, ddof=1, keepdims=True) + 1e-6)
     return raw, rewards.reshape(-1).tolist()
 
@@ -116,7 +122,9 @@ def _depth(entry: Any) -> int:
 def _leaves(node: Any, where: str, depth: int, level: int = 0) -> list[Any]:
     if not isinstance(node, list):
         if depth != 0:
-            raise InvariantError(f"{where} is nested {depth} level(s) less deep than the first; depth must be the same everywhere")
+            raise InvariantError(
+                f"{where} is nested {depth} level(s) less deep than the first; depth must be the same everywhere"
+            )
         return [node]
     if depth == 0 or not node:
         raise InvariantError(f"{where} is {'an empty list' if not node else 'nested deeper than the first group'}")
@@ -124,7 +132,9 @@ def _leaves(node: Any, where: str, depth: int, level: int = 0) -> list[Any]:
         ids = [sample.rollout_id for sample in node if not isinstance(sample, list)]
         if None in ids or len(set(ids)) > 1:
             raise InvariantError(f"{where} is one execution with rollout_ids {ids}; they must be set and the same")
-    return [leaf for at, item in enumerate(node) for leaf in _leaves(item, f"{where}, entry {at}", depth - 1, level + 1)]
+    return [
+        leaf for at, item in enumerate(node) for leaf in _leaves(item, f"{where}, entry {at}", depth - 1, level + 1)
+    ]
 
 
 def _rollout_ids(samples: list[Any]) -> list[int]:
@@ -137,12 +147,14 @@ def _loss_mask(sample: Any, at: int) -> list[int]:
     if sample.loss_mask is None:
         sample.loss_mask = [1] * sample.response_length
     if len(sample.loss_mask) != sample.response_length:
-        raise InvariantError(
-            f"loss_mask of sample {at} has {len(sample.loss_mask)} entries, its response has {sample.response_length} tokens"
-        )
+        raise InvariantError(_uneven("loss_mask", at, sample.loss_mask, sample))
     if sample.remove_sample:
         sample.loss_mask = [0] * sample.response_length
     return sample.loss_mask
+
+
+def _uneven(name: str, at: int, values: Any, sample: Any) -> str:
+    return f"{name} of sample {at} has {len(values)} entries, its response has {sample.response_length} tokens"
 
 
 def _check_lengths(samples: list[Any]) -> None:
@@ -154,9 +166,7 @@ def _check_lengths(samples: list[Any]) -> None:
         for name in ("rollout_log_probs", "teacher_log_probs"):
             values = getattr(sample, name)
             if values is not None and len(values) != sample.response_length:
-                raise InvariantError(
-                    f"{name} of sample {at} has {len(values)} entries, its response has {sample.response_length} tokens"
-                )
+                raise InvariantError(_uneven(name, at, values, sample))
 
 
 def _optional_fields(args: Any, samples: list[Any]) -> dict[str, list[Any]]:
@@ -165,16 +175,18 @@ def _optional_fields(args: Any, samples: list[Any]) -> dict[str, list[Any]]:
         values = [getattr(sample, name) for sample in samples]
         having = sum(value is not None for value in values)
         if having not in (0, len(samples)):
-            raise InvariantError(f"{having} of {len(samples)} samples have {name}; all of a batch must have it, or none")
+            raise InvariantError(
+                f"{having} of {len(samples)} samples have {name}; all of a batch must have it, or none"
+            )
         if having:
             found[key] = values
     if args.rollout_top_p != 1.0 and "rollout_top_p_token_ids" not in found:
-        raise InvariantError(f"rollout_top_p is {args.rollout_top_p}, but no sample has the top-p sets it was sampled from")
+        raise InvariantError(
+            f"rollout_top_p is {args.rollout_top_p}, but no sample has the top-p sets it was sampled from"
+        )
     for at, offsets in enumerate(found.get("rollout_top_p_token_offsets", ())):
         if len(offsets) != samples[at].response_length + 1:
-            raise InvariantError(
-                f"top-p offsets of sample {at} have {len(offsets)} entries, its response has {samples[at].response_length} tokens"
-            )
+            raise InvariantError(_uneven("rollout_top_p_token_offsets", at, offsets, samples[at]))
     return found
 
 
@@ -182,4 +194,6 @@ def _check_batch_size(args: Any, rollout_ids: list[int]) -> None:
     executions = len(set(rollout_ids))
     wanted = args.global_batch_size
     if wanted is not None and executions < wanted:
-        raise InvariantError(f"the batch has {executions} executions, global_batch_size is {wanted}; slime would make no step")
+        raise InvariantError(
+            f"the batch has {executions} executions, global_batch_size is {wanted}; slime would make no step"
+        )

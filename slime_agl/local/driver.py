@@ -15,7 +15,10 @@ from slime_agl.local.batch import flatten, train_batch
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One training step. samples: flat, in order. groups: the nest as it was returned. seconds: of the rollout alone."""
+    """One training step.
+
+    samples: flat, in order. groups: the nest as it was returned. seconds: of the rollout alone.
+    """
 
     rollout_id: int
     samples: list[Any]

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 from aiohttp import web
@@ -27,6 +27,7 @@ _http_logger = logging.getLogger(f"{__name__}.http")
 # The router probes every worker for HTTP/2 at start; aiohttp logs the refusal as an error with a traceback.
 _http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage)))
 
+_SHUTDOWN_SECONDS = 2.0
 _LARGEST_BODY = 64 * 1024 * 1024
 
 
@@ -49,16 +50,27 @@ class EngineServer:
         """Address to reach the server from this machine. Raises RuntimeError before `start`."""
         if self._runner is None:
             raise RuntimeError("the engine server has no address before it is started")
-        return f"http://{self._host}:{self._runner.addresses[0][1]}"
+        host = "127.0.0.1" if self._host == "0.0.0.0" else self._host
+        return f"http://{host}:{self._bound_port}"
 
     @property
     def backend(self) -> Backend:
         return self._backend
 
+    @property
+    def _bound_port(self) -> int:
+        return self._runner.addresses[0][1]
+
     async def start(self) -> EngineServer:
         """Load the backend's threads and listen. Raises OSError when the port is taken."""
         self._backend.start()
-        runner = web.AppRunner(self._application(), access_log=None, handler_cancellation=True, logger=_http_logger)
+        runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            handler_cancellation=True,
+            logger=_http_logger,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
         try:
             await runner.setup()
             await web.TCPSite(runner, self._host, self._port).start()
@@ -109,10 +121,9 @@ class EngineServer:
         try:
             if request.stream:
                 return await self._stream(http, request, started)
-            async for update in self._updates(request):
-                if update.finish is not None:
-                    return web.json_response(answer_json(request, update, time.monotonic() - started))
-            raise EngineError(f"request {request.rid} ended without an answer", status=500)
+            async with aclosing(self._updates(request)) as updates:
+                last = [update async for update in updates][-1]
+            return web.json_response(answer_json(request, last, time.monotonic() - started))
         finally:
             self._in_flight.discard(request.rid)
 
@@ -120,7 +131,12 @@ class EngineServer:
         """Submit and yield until finished. Leaving early, as when the client goes away, aborts the request."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Generated | EngineError] = asyncio.Queue()
-        self._backend.submit(request, lambda update: loop.call_soon_threadsafe(queue.put_nowait, update))
+
+        def deliver(update: Generated | EngineError) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits for the answer
+                loop.call_soon_threadsafe(queue.put_nowait, update)
+
+        self._backend.submit(request, deliver)
         ended = False
         try:
             while not ended:
@@ -137,8 +153,9 @@ class EngineServer:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(http)
         try:
-            async for update in self._updates(request):
-                await _send_event(response, json.dumps(answer_json(request, update, time.monotonic() - started)))
+            async with aclosing(self._updates(request)) as updates:
+                async for update in updates:
+                    await _send_event(response, json.dumps(answer_json(request, update, time.monotonic() - started)))
         except EngineError as error:
             # The status line is out already: the error travels as an event.
             await _send_event(response, json.dumps(error_json(str(error))))
@@ -157,7 +174,7 @@ class EngineServer:
                 "tokenizer_path": info.model_path,
                 "served_model_name": self._name,
                 "host": self._host,
-                "port": self._port,
+                "port": self._bound_port,
                 "context_length": info.context_length,
                 "max_total_num_tokens": info.context_length * info.max_running,
                 "max_req_input_len": info.context_length - 1,

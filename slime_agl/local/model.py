@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from slime_agl.errors import ConfigError
 from slime_agl.local.kv_slots import RowsView, Shape
@@ -23,7 +26,8 @@ def load_model(path: Path, dtype: str = "float32") -> PreTrainedModel:
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}, known are {', '.join(DTYPES)}")
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
+        with without_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype])
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be loaded as a causal language model: {error}") from error
     return model.eval()
@@ -33,6 +37,18 @@ def load_model_and_tokenizer(
     path: Path, dtype: str = "float32"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return load_model(path, dtype), AutoTokenizer.from_pretrained(path)
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing on stderr while it reads or writes weights."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 class LanguageModel:

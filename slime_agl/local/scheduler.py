@@ -59,7 +59,7 @@ class Scheduler:
     def step(self, *, admit: bool = True) -> None:
         """Admit what fits unless told not to, then decode one token for every running sequence."""
         while admit and self.waiting and self._fits(self.waiting[0]):
-            self._join(self.waiting.popleft())
+            self._join(self.waiting[0])
         if self.running:
             self._decode()
         else:
@@ -100,7 +100,9 @@ class Scheduler:
         return rows <= self._max_running and rows * longest <= self._kv_tokens
 
     def _join(self, sequence: Sequence) -> None:
+        """Prefill the head of the queue and draw its first token. It leaves the queue last, so that a failure finds it."""
         if not sequence.request.sampling.max_new_tokens:
+            self.waiting.popleft()
             sequence.report(Finish("length"), self._version(), self._model.tokenizer)
             return
         row = len(self.running)
@@ -114,7 +116,7 @@ class Scheduler:
             positions = torch.arange(begin, begin + len(chunk))[None]
             logits = self._model.forward([chunk], RowsView(self._slots, row, positions), positions)
         sequence.stored, sequence.fresh = len(sequence.ids), True
-        self.running.append(sequence)
+        self.running.append(self.waiting.popleft())
         self._append([sequence], logits)
 
     def _restore(self, sequence: Sequence, row: int) -> int:
@@ -157,8 +159,9 @@ class Scheduler:
         seed = params.sampling_seed
         number = self._random.random() if seed is None else uniform(seed, len(sequence.ids))
         early = len(sequence.logprobs) < params.min_new_tokens
-        forbidden = self._model.eos_ids.union(params.stop_token_ids) if early else ()
-        token, logprob = choose(logits, params, number, seen=sequence.ids, forbidden=tuple(forbidden))
+        stops = self._model.eos_ids.union(params.stop_token_ids) if early else ()
+        forbidden = [token for token in stops if 0 <= token < len(logits)]
+        token, logprob = choose(logits, params, number, seen=sequence.ids, forbidden=forbidden)
         sequence.ids.append(token)
         sequence.logprobs.append(logprob)
 

@@ -71,7 +71,7 @@ class ScriptedBackend:
         text: NumberText | None = None,
         context_length: int = 32_768,
         vocab_size: int = 1 << 20,
-        model_path: str = "scripted",
+        model_path: str = "",
         weight_version: str = "default",
     ) -> None:
         self._script = script if callable(script) else _in_order(script)

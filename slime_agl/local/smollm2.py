@@ -58,7 +58,10 @@ def smollm2_directory() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{_DIRECTORY}-", dir=target.parent))
     try:
-        _convert(gguf, work)
+        # Imported when needed: naming a directory does not load torch.
+        from slime_agl.local.gguf import convert
+
+        convert(gguf, work, eos_token=_EOS)
         work.chmod(0o755)
         work.rename(target)
     except OSError:
@@ -83,26 +86,3 @@ def _find_gguf() -> Path:
 
 def _installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
-
-
-def _convert(gguf: Path, target: Path) -> None:
-    # Imported here so that naming a model that is a directory does not load torch.
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    tokenizer.eos_token = tokenizer.pad_token = _EOS
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
-    plain = type(model)(_without_quantization(model.config)).to(torch.bfloat16)
-    plain.load_state_dict(model.state_dict())
-    plain.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
-    plain.save_pretrained(target)
-    tokenizer.save_pretrained(target)
-
-
-def _without_quantization(config):
-    """The GGUF loader leaves a quantization record in the config that a plain directory must not have."""
-    values = {key: value for key, value in config.to_dict().items() if key != "quantization_config"}
-    return type(config)(**values)

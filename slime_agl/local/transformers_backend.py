@@ -7,7 +7,6 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slime_agl.errors import ConfigError, EngineError
 from slime_agl.local.backend import BackendInfo, Deliver, Finish, GenerateRequest, Generated, Load
-from slime_agl.local.model import LanguageModel, load_model, load_model_and_tokenizer
+from slime_agl.local.model import DTYPES, LanguageModel, load_model, load_model_and_tokenizer
 from slime_agl.local.scheduler import Scheduler
 from slime_agl.local.sequence import Sequence
 from slime_agl.local.smollm2 import resolve_model
@@ -47,6 +46,8 @@ class TransformersBackend:
     ) -> None:
         self._model = LanguageModel(model, tokenizer)
         own = self._model.context_length
+        if max_running < 1:
+            raise ConfigError(f"max_running is {max_running}, at least 1 request has to run")
         if context_length is not None and not 2 <= context_length <= own:
             raise ConfigError(f"context_length is {context_length}, the model allows 2 to {own} tokens")
         self._info = BackendInfo(model_path, context_length or own, self._model.vocab_size, max_running)
@@ -60,10 +61,11 @@ class TransformersBackend:
             version=lambda: self._weight_version,
         )
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._updates: list[tuple[Future[None], Callable[[], dict[str, torch.Tensor]], str]] = []
-        self._in_flight = 0
+        self._updates: list[tuple[Future[None], dict[str, torch.Tensor], str]] = []
+        self._in_flight: set[str] = set()
         self._paused = False
         self._closing = False
+        self._closed = False
         self._thread = threading.Thread(target=self._work, name="transformers-backend", daemon=True)
 
     @property
@@ -90,15 +92,15 @@ class TransformersBackend:
         return list(self._model.tokenizer(text).input_ids)
 
     def submit(self, request: GenerateRequest, deliver: Deliver) -> None:
-        self._in_flight += 1
+        self._in_flight.add(request.rid)
 
         def counted(update: Generated | EngineError) -> None:
             if isinstance(update, EngineError) or update.finish is not None:
-                self._in_flight -= 1
+                self._in_flight.discard(request.rid)
             deliver(update)
 
         sequence = Sequence(request, counted)
-        self._commands.put(lambda: self._enqueue(sequence))
+        self._post(lambda: self._enqueue(sequence))
 
     def abort(self, rid: str | None) -> None:
         self._commands.put(lambda: self._scheduler.abort(rid))
@@ -113,21 +115,18 @@ class TransformersBackend:
         return self._ask(self._flush)
 
     def update_weights(self, path: str, weight_version: str) -> None:
-        directory = resolve_model(path)
-        self._update(lambda: load_model(directory, _name(self._model.model.dtype)).state_dict(), weight_version)
+        dtype = next(name for name, dtype in DTYPES.items() if dtype == self._model.model.dtype)
+        self.set_weights(load_model(resolve_model(path), dtype).state_dict(), weight_version)
 
     def set_weights(self, state: dict[str, torch.Tensor], weight_version: str) -> None:
         """As `update_weights`, from tensors of a model in this process. Returns when they are in use."""
-        self._update(lambda: state, weight_version)
+        done: Future[None] = Future()
+        self._post(lambda: self._enqueue_update(done, state, weight_version))
+        done.result()
 
     def load(self) -> Load:
         running = len(self._scheduler.running)
-        return Load(running, max(0, self._in_flight - running))
-
-    def _update(self, read: Callable[[], dict[str, torch.Tensor]], weight_version: str) -> None:
-        done: Future[None] = Future()
-        self._commands.put(lambda: self._updates.append((done, read, weight_version)))
-        done.result()
+        return Load(running, max(0, len(self._in_flight) - running))
 
     def _ask(self, command: Callable[[], Any]) -> Any:
         """Run a command on the worker thread and return its result."""
@@ -139,8 +138,14 @@ class TransformersBackend:
             except Exception as error:  # boundary between threads: the caller gets what the command raised
                 done.set_exception(error)
 
-        self._commands.put(run)
+        self._post(run)
         return done.result()
+
+    def _post(self, command: Callable[[], None]) -> None:
+        """Hand over a command that somebody waits for. Raises EngineError when the worker thread has ended."""
+        if self._closed:
+            raise EngineError("the engine is closed", status=503)
+        self._commands.put(command)
 
     def _work(self) -> None:
         while not self._closing:
@@ -153,10 +158,13 @@ class TransformersBackend:
             except Exception as error:  # boundary of the model: its failure is the answer to every request in flight
                 logger.exception("decoding failed")
                 self._scheduler.fail(EngineError(f"decoding failed: {type(error).__name__}: {error}", status=500))
+        self._closed = True
+        while not self._commands.empty():
+            self._commands.get()()
 
     def _run_commands(self) -> None:
         """Run the commands that wait; block for one when there is nothing to decode."""
-        idle = self._paused or not self._scheduler.busy
+        idle = not self._updates and (self._paused or not self._scheduler.busy)
         while idle or not self._commands.empty():
             self._commands.get()()
             idle = False
@@ -165,9 +173,9 @@ class TransformersBackend:
         if self._scheduler.running and not self._paused:
             return
         while self._updates:
-            done, read, version = self._updates.pop(0)
+            done, state, version = self._updates.pop(0)
             try:
-                self._model.load_state(read())
+                self._model.load_state(state)
             except Exception as error:  # boundary between threads: the caller of the update gets it, the old weights stay
                 done.set_exception(error)
                 continue
@@ -180,6 +188,12 @@ class TransformersBackend:
             sequence.report(Finish("abort", message="the engine is closing"), self._weight_version, self._model.tokenizer)
         else:
             self._scheduler.waiting.append(sequence)
+
+    def _enqueue_update(self, done: Future[None], state: dict[str, torch.Tensor], version: str) -> None:
+        if self._closing:
+            done.set_exception(_closed_before(version))
+        else:
+            self._updates.append((done, state, version))
 
     def _pause(self, mode: str) -> None:
         self._paused = True
@@ -200,6 +214,9 @@ class TransformersBackend:
     def _end(self) -> None:
         self._closing = True
         self._scheduler.abort(None)
+        for done, _, version in self._updates:
+            done.set_exception(_closed_before(version))
+        self._updates.clear()
 
 
 def load_backend(name_or_path: str, *, dtype: str = "float32", **options: Any) -> TransformersBackend:
@@ -213,5 +230,5 @@ def load_backend(name_or_path: str, *, dtype: str = "float32", **options: Any) -
     return TransformersBackend(model, tokenizer, model_path=str(path), **options)
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _closed_before(version: str) -> EngineError:
+    return EngineError(f"the engine closed before weights {version!r} were loaded", status=503)

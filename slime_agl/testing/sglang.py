@@ -136,6 +136,16 @@ class FakeSGLang:
         """`wait_for_requests` for coroutines."""
         await asyncio.to_thread(self.wait_for_requests, count)
 
+    def wait_until_idle(self) -> None:
+        """Block until no request is pending.
+
+        Raises:
+            TimeoutError: one still is, after half a minute.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self.in_flight, PATIENCE_SECONDS):
+                raise TimeoutError(f"{self.in_flight} requests are still pending after {PATIENCE_SECONDS:g} s")
+
     # life
 
     @property
@@ -180,6 +190,10 @@ class FakeSGLang:
         if said is None:
             self.unanswered.append(request)
         return Answer(said) if isinstance(said, str) else said
+
+    def ended(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def sent(self, request: Received, shaped: Shaped) -> None:
         self.answers.append(Sent(request, shaped.ids, shaped.logprobs, shaped.finish, shaped.matched))

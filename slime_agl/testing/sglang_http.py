@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from slime_agl.testing.answers import Shaped, shape
+from slime_agl.testing.facts import facts
 from slime_agl.testing.record import Received, Script
 
 LARGEST_BODY = 1 << 30
@@ -99,7 +100,7 @@ class HttpSide:
     async def _open(self) -> None:
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_post("/generate", self._generate)
-        for path, answer in self._facts().items():
+        for path, answer in facts(self._fake, lambda: self.url, lambda: self.in_flight).items():
             app.router.add_get(path, _json(answer))
         for path in ("/abort_request", "/pause_generation", "/continue_generation", "/flush_cache"):
             app.router.add_post(path, self._control)
@@ -169,6 +170,7 @@ class HttpSide:
             part = shaped.first(min(self._fake.partial, len(shaped.ids)))
         finally:
             self._pending.remove(pending)
+            self._fake.ended()
             if not (pending.verdict.done() and not pending.verdict.cancelled() and pending.verdict.result()):
                 self._unfinished.setdefault(request.input_ids + part.ids, []).append(shaped.after(len(part.ids)))
         return part
@@ -206,38 +208,6 @@ class HttpSide:
             **shaped.meta,
         }
         return {"text": fake.tokenizer.decode(shaped.ids), "output_ids": list(shaped.ids), "meta_info": meta}
-
-    def _facts(self) -> dict[str, Callable[[], Any]]:
-        return {
-            "/health": dict,
-            "/health_generate": dict,
-            "/get_model_info": self._model,
-            "/model_info": self._model,
-            "/server_info": self._server,
-            "/get_server_info": self._server,
-            "/v1/models": self._models,
-            "/v1/loads": self._loads,
-            "/workers": self._workers,
-        }
-
-    def _model(self) -> dict[str, Any]:
-        return {"model_path": "fake", "is_generation": True, "weight_version": self._fake.weight_version}
-
-    def _server(self) -> dict[str, Any]:
-        sizes = {"context_length": self._fake.context_length, "tp_size": 1, "dp_size": 1, "pp_size": 1}
-        return {**self._model(), **sizes, "served_model_name": "fake"}
-
-    def _models(self) -> dict[str, Any]:
-        card = {"id": "fake", "object": "model", "max_model_len": self._fake.context_length}
-        return {"object": "list", "data": [card]}
-
-    def _loads(self) -> dict[str, Any]:
-        count = self.in_flight
-        return {"loads": [{"dp_rank": 0, "num_running_reqs": count, "num_waiting_reqs": 0, "num_total_reqs": count}]}
-
-    def _workers(self) -> dict[str, Any]:
-        worker = {"id": "fake", "url": self.url, "worker_type": "regular", "is_healthy": True, "load": self.in_flight}
-        return {"workers": [worker], "total": 1}
 
 
 def _json(answer: Callable[[], Any]) -> Callable[[web.Request], Any]:

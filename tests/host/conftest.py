@@ -27,7 +27,9 @@ def rows(tmp_path: Path) -> Callable[..., str]:
 
     def write(*rows: Any, name: str = "prompts.jsonl") -> str:
         path = tmp_path / name
-        path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        path.write_text(
+            "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
         return str(path)
 
     return write

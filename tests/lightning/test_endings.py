@@ -9,6 +9,8 @@ import pytest
 
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning import attempts
+from slime_agl.lightning._agl import get_active_tracer
+from slime_agl.lightning.service import Lightning
 
 
 async def forever(task, llm):
@@ -30,6 +32,39 @@ async def test_an_agent_gets_its_own_address_and_key(bench) -> None:
     assert made.session.events == [("open", rid, aid), ("seal", rid, aid)]
     published = await made.store.get_resources_by_id(made.resources_id)
     assert published.resources["main_llm"].sampling_parameters == {"temperature": 1.0}
+
+
+async def test_a_class_agent_finds_its_address_and_key_in_the_resources(bench, caplog) -> None:
+    from agentlightning import LitAgent
+
+    class Agent(LitAgent):
+        def rollout(self, task, resources, rollout):
+            llm = resources["main_llm"]
+            address = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+            assert address.endswith(f"/rollout/{rollout.rollout_id}/attempt/{rollout.attempt.attempt_id}/v1")
+            assert llm.api_key == f"key-{rollout.rollout_id}-{rollout.attempt.attempt_id}"
+
+    made = await bench(Agent)
+    assert [(await made.run({})).final.error for _ in range(3)] == [None] * 3
+    assert caplog.records == []
+
+
+async def test_further_models_and_templates_stand_beside_the_trained_model(bench, caplog) -> None:
+    async def agent(task, llm, prompt_template):
+        assert (llm.model, prompt_template.format(name="you")) == ("policy", "hello you")
+
+    made = await bench(agent, templates={"greeting": "hello {name}"})
+    resources_id = await made.service.publish(
+        0,
+        endpoint="http://gateway:1/v1",
+        model="policy",
+        sampling_parameters={},
+        extra={"judge": {"endpoint": "http://gateway:1/v1", "model": "judge"}},
+    )
+    runs = [made.service.run({}, mode="train", resources_id=resources_id) for _ in range(3)]
+    assert [outcome.final.error for outcome in await asyncio.gather(*runs)] == [None] * 3
+    # What upstream says about several models is said once, not once per attempt.
+    assert [record.name for record in caplog.records] == ["agentlightning.litagent.decorator"]
 
 
 @pytest.mark.parametrize("returned, reward", [(None, None), (1, 1.0), (True, 1.0), (0.25, 0.25), ([], None)])
@@ -82,7 +117,9 @@ async def test_a_failure_is_reported_from_the_agents_own_frame_on(bench) -> None
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-@pytest.mark.parametrize("raised", [SystemExit(2), asyncio.CancelledError(), StopIteration(), BaseExceptionGroup("g", [SystemExit()])])
+@pytest.mark.parametrize(
+    "raised", [SystemExit(2), asyncio.CancelledError(), StopIteration(), BaseExceptionGroup("g", [SystemExit()])]
+)
 async def test_whatever_an_agent_raises_ends_its_attempt_and_nothing_else(bench, raised, blocking) -> None:
     async def agent(task, llm):
         raise raised
@@ -124,7 +161,8 @@ async def test_attempts_that_are_used_up_leave_a_failed_rollout(bench) -> None:
     outcome = await made.run({})
     assert len(outcome.attempts) == 2
     held = await made.store.get_rollout_by_id(outcome.rollout_id)
-    assert (held.status, held.attempt.status, held.attempt.metadata["error_type"]) == ("failed", "failed", "RuntimeError")
+    assert (held.status, held.attempt.status) == ("failed", "failed")
+    assert held.attempt.metadata["error_type"] == "RuntimeError"
 
 
 @pytest.mark.parametrize("mode", ["auto", "thread"])
@@ -266,6 +304,36 @@ async def test_closing_cancels_what_runs_and_refuses_what_comes(bench) -> None:
     assert isinstance(waiting, SlimeAglError) and "withdrawn" in str(waiting)
     with pytest.raises(SlimeAglError, match="closed"):
         await made.run({})
+
+
+def test_a_loop_that_shuts_down_seals_what_runs_and_does_not_hang() -> None:
+    sealed: list[str] = []
+
+    class Session:
+        async def open(self, rollout_id, attempt_id):
+            return "key"
+
+        async def seal(self, rollout_id, attempt_id):
+            sealed.append(rollout_id)
+
+    service = Lightning(forever, mode="auto", max_concurrency=1, timeout_seconds=None, max_attempts=2)
+    kept = []
+
+    async def main() -> None:
+        await service.start(Session())
+        resources_id = await service.publish(0, endpoint="http://h:1/v1", model="m", sampling_parameters={})
+        kept.extend(
+            asyncio.create_task(service.run({}, mode="train", resources_id=resources_id)) for _ in range(2)
+        )
+        while (await service.metrics())["store/rollouts"] < 2:
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert len(sealed) == 1 and all(task.done() for task in kept)
+    asyncio.run(service.close())
+    assert get_active_tracer() is None
 
 
 async def test_a_blocking_agent_is_refused_in_async_mode(bench) -> None:

@@ -63,8 +63,10 @@ async def three_turns_two_rewards(ledger: Ledger, send) -> float:
 
     send(commit(ledger, None, [1, 2, 3], sampled([10, 11]), at=time.time() - 0.5))
     emit_reward(0.25)
-    send(commit(ledger, 0, [4, 5], sampled([12], finish="abort"), sampled([13, 14], version="4", cached=5), at=time.time() - 0.5))
-    send(commit(ledger, None, [1, 9], sampled([20], finish="length"), at=time.time() - 0.5, fork="system prompt changed"))
+    cut, rest = sampled([12], finish="abort"), sampled([13, 14], version="4", cached=5)
+    send(commit(ledger, 0, [4, 5], cut, rest, at=time.time() - 0.5))
+    long = sampled([20], finish="length")
+    send(commit(ledger, None, [1, 9], long, at=time.time() - 0.5, fork="system prompt changed"))
     return 1.0
 
 

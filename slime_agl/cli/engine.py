@@ -1,0 +1,42 @@
+"""`slime-agl engine`: an SGLang-compatible server on the CPU."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import click
+
+
+@click.command()
+@click.option("--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
+@click.option("--port", default=30000, show_default=True, help="Port to bind; 0 takes a free one.")
+@click.option("--max-running", default=16, show_default=True, help="Requests that are decoded together.")
+@click.option("--seed", default=0, show_default=True, help="Seed of requests that bring none.")
+@click.option("--threads", default=None, type=int, help="CPU threads; default all cores.")
+def engine(model: str, host: str, port: int, max_running: int, seed: int, threads: int | None) -> None:
+    """Serve a model with SGLang's /generate and control endpoints, on the CPU."""
+    # Imported here: torch takes seconds, which `slime-agl --help` need not wait for.
+    import torch
+
+    from slime_agl.local.engine_server import EngineServer
+    from slime_agl.local.transformers_backend import load_backend
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    server = EngineServer(load_backend(model, max_running=max_running, seed=seed), host, port, name=model)
+    asyncio.run(_serve(server))
+
+
+async def _serve(server: object) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await server.start()
+    click.echo(f"serving on {server.url}", err=True)
+    try:
+        await stop.wait()
+    finally:
+        await server.stop()

@@ -1,0 +1,35 @@
+"""The command `slime-agl`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from slime_agl import __version__
+from slime_agl.cli.demo import demo
+from slime_agl.cli.engine import engine
+from slime_agl.errors import SlimeAglError
+
+
+class _Commands(click.Group):
+    """Errors that a person can mend end in one line and status 2, not in a traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except SlimeAglError as error:
+            click.secho(f"slime-agl: {error.boundary}: {error}", fg="red", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="slime-agl")
+def main() -> None:
+    """Train unmodified agents with slime, without losing a token."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+main.add_command(demo)
+main.add_command(engine)

@@ -1,0 +1,152 @@
+"""The real SGLang router, as a child process in front of local engines."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slime_agl.errors import ConfigError, EngineUnavailable
+
+_READY_SECONDS = 30.0
+_STOP_SECONDS = 5.0
+_POLL_SECONDS = 0.05
+_LOG_TAIL = 2_000
+
+# The parent holds the other end of stdin and never writes: end of file means that it is gone, however it ended.
+_CHILD = """
+import os, signal, threading
+
+def leave_with_parent():
+    while os.read(0, 1024):
+        pass
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+threading.Thread(target=leave_with_parent, daemon=True).start()
+from sglang_router.launch_router import main
+main()
+"""
+
+
+class RouterProcess:
+    """A running router. A context manager; `stop` is idempotent.
+
+    url: its address. log: a file with all it wrote.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+        self._process = process
+        self.url = url
+        self.log = log
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def workers(self) -> list[dict[str, Any]]:
+        """What `GET /workers` lists. Raises EngineUnavailable when the router does not answer."""
+        try:
+            return _get_json(f"{self.url}/workers")["workers"]
+        except OSError as error:
+            raise EngineUnavailable(f"the router at {self.url} does not answer: {error}. {self._tail()}") from error
+
+    def stop(self) -> None:
+        """End the router's process group: politely first, then not."""
+        for kind, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, None)):
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, kind)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(seconds)
+        self._process.stdin.close()
+
+    def __enter__(self) -> RouterProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _wait_ready(self, workers: int) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        healthy = 0
+        while healthy < workers:
+            if not self.running:
+                raise EngineUnavailable(f"the router ended with code {self._process.returncode}. {self._tail()}")
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(
+                    f"the router at {self.url} has {healthy} of {workers} workers after {_READY_SECONDS:.0f} s; "
+                    f"are the engines up? {self._tail()}"
+                )
+            time.sleep(_POLL_SECONDS)
+            # Not listening yet, or not ready yet.
+            with contextlib.suppress(OSError):
+                healthy = sum(worker["is_healthy"] for worker in _get_json(f"{self.url}/workers")["workers"])
+
+    def _tail(self) -> str:
+        text = self.log.read_text(errors="replace").strip()[-_LOG_TAIL:]
+        return f"Its log ({self.log}) ends with:\n{text}" if text else f"Its log ({self.log}) is empty."
+
+
+def start_router(
+    worker_urls: Sequence[str],
+    *,
+    port: int = 0,
+    policy: str = "round_robin",
+    health_checks: bool = False,
+    log: Path | None = None,
+) -> RouterProcess:
+    """Start a router on loopback and return when it lists every worker as healthy.
+
+    port: 0 takes a free one. policy: a name that `python -m sglang_router.launch_router --help` lists.
+    health_checks: also the circuit breaker and retries; off as slime runs it, so that a dead worker stays listed.
+    log: where its output goes, a new temporary file when None. The router ends with this process.
+
+    Raises:
+        ConfigError: sglang-router is not installed.
+        EngineUnavailable: it did not become ready; carries the end of its log.
+    """
+    if importlib.util.find_spec("sglang_router") is None:
+        raise ConfigError("sglang-router is not installed; install it with: pip install sglang-router")
+    if log is None:
+        handle, name = tempfile.mkstemp(prefix="slime_agl-router-", suffix=".log")
+        os.close(handle)
+        log = Path(name)
+    port = port or _free_port()
+    options = ["--host", "127.0.0.1", "--port", str(port), "--policy", policy, "--log-level", "warn"]
+    options += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(_free_port())]
+    if not health_checks:
+        options += ["--disable-health-check", "--disable-circuit-breaker", "--disable-retries"]
+    command = [sys.executable, "-c", _CHILD, "--worker-urls", *worker_urls, *options]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    router = RouterProcess(process, f"http://127.0.0.1:{port}", log)
+    try:
+        router._wait_ready(len(worker_urls))
+    except BaseException:
+        router.stop()
+        raise
+    return router
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _get_json(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=5) as response:
+        return json.load(response)

@@ -1,0 +1,91 @@
+"""Everything slime would start for rollouts, on one machine without a GPU: an engine and a real sglang-router."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from slime_agl.host import default_args
+from slime_agl.local.engine_server import EngineThread
+from slime_agl.local.model import load_model_and_tokenizer
+from slime_agl.local.router import start_router
+from slime_agl.local.score import teacher_logprobs_batch
+from slime_agl.local.smollm2 import resolve_model
+from slime_agl.local.transformers_backend import TransformersBackend
+from slime_agl.local.witness import Witness
+from slime_agl.trace.invariants import check_against
+
+
+class LocalStack:
+    """Context manager: loads the model, serves it behind the router, and checks Samples against it.
+
+    model: 'smollm2' or a Hugging Face directory. max_running: requests decoded together.
+    seed: of the engine's sampling. All ports are free ones.
+
+    Raises (on entering):
+        ConfigError: the model, or a package of the extra `local`, is missing.
+        EngineUnavailable: the router did not come up; carries its log.
+    """
+
+    def __init__(self, model: str = "smollm2", *, max_running: int = 16, seed: int = 0) -> None:
+        self._name, self._max_running, self._seed = model, max_running, seed
+        self._stack = ExitStack()
+
+    def __enter__(self) -> LocalStack:
+        self.checkpoint: Path = resolve_model(self._name)
+        self._model, tokenizer = load_model_and_tokenizer(self.checkpoint, "float32")
+        backend = TransformersBackend(
+            self._model, tokenizer, model_path=str(self.checkpoint), max_running=self._max_running, seed=self._seed
+        )
+        self.witness = Witness(backend)
+        with self._stack:
+            self._engine = self._stack.enter_context(EngineThread(self.witness))
+            self._router = self._stack.enter_context(start_router([self._engine.url]))
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def url(self) -> str:
+        """Address of the router."""
+        return self._router.url
+
+    def args(self, **overrides: Any) -> Namespace:
+        """slime's arguments for this stack: checkpoint and router are set."""
+        address = urlsplit(self.url)
+        return default_args(
+            hf_checkpoint=str(self.checkpoint), sglang_router_ip=address.hostname, sglang_router_port=address.port, **overrides
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Requests the engine still holds."""
+        load = self.witness.load()
+        return load.running + load.waiting
+
+    def check(self, samples: Sequence[Any]) -> int:
+        """Hold Samples against the engine's own record since the last check; returns the trained tokens checked.
+
+        Raises:
+            InvariantError: a Sample holds what the engine did not sample, or was not shown.
+        """
+        return check_against(self.witness.take(), samples)
+
+    def teacher_difference(self, samples: Sequence[Any], temperature: float) -> float:
+        """Largest |difference| between rollout logprobs and teacher forcing, over all trained tokens (0.0 for none)."""
+        scored = [sample for sample in samples if not sample.remove_sample]
+        sequences = [(sample.tokens, sample.response_length) for sample in scored]
+        worst = 0.0
+        for sample, teacher in zip(scored, teacher_logprobs_batch(self._model, sequences, temperature), strict=True):
+            rows = zip(sample.loss_mask, sample.rollout_log_probs, teacher, strict=True)
+            worst = max([worst, *(abs(mine - theirs) for mask, mine, theirs in rows if mask)])
+        return worst

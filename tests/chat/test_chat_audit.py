@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from slime_agl.chat.audit import AuditReport, audit
+from slime_agl.chat.probes import KINDS
+from slime_agl.chat.renderer import Renderer
+
+Reports = Callable[[str], AuditReport]
+
+
+@pytest.fixture(scope="module")
+def reports(renderers: Callable[..., Renderer]) -> Reports:
+    made: dict[str, AuditReport] = {}
+
+    def report(name: str) -> AuditReport:
+        if name not in made:
+            made[name] = audit(renderers(name))
+        return made[name]
+
+    return report
+
+
+def test_chatml_is_proven_short_for_every_kind(reports: Reports) -> None:
+    report = reports("chatml")
+    assert {kind: report.mode(kind) for kind in KINDS} == dict.fromkeys(KINDS, "short")
+    assert (report.closes_turns, report.tools, report.parallel_calls, report.reasoning) == (True, True, True, True)
+    assert report.stop_tokens == ("<|im_end|>",)
+
+
+def test_reasoning_dropped_at_a_user_turn_is_named_with_its_remedy(reports: Reports) -> None:
+    report = reports("chatml")
+    assert report.rewrites("user", reasoning=True)
+    assert not report.rewrites("user", reasoning=False)
+    assert not report.rewrites("tool", reasoning=True)
+    assert report.history_kwargs == {"preserve_thinking": True}
+
+
+def test_the_remedy_is_taken_when_it_is_set(renderers: Callable[..., Renderer]) -> None:
+    report = audit(renderers("chatml", template_kwargs={"preserve_thinking": True}))
+    assert not report.rewrites("user", reasoning=True)
+    assert report.history_kwargs == {}
+
+
+def test_a_prompt_that_opens_reasoning_is_seen_and_rewritten_by_the_next_prompt(
+    renderers: Callable[..., Renderer],
+) -> None:
+    report = audit(renderers("chatml", template_kwargs={"think": True}))
+    assert report.opens_think
+    assert report.rewrites("user", reasoning=False)
+
+
+def test_a_role_opener_is_told_from_a_closer(reports: Reports) -> None:
+    report = reports("role_opener")
+    assert not report.closes_turns
+    assert [report.mode(kind) for kind in ("user", "tool", "parallel_tools")] == ["short"] * 3
+    assert report.kinds["again"].reason == "no_marker", "nothing but an opener ends a turn, and none follows"
+
+
+def test_a_template_that_looks_back_needs_the_real_context(reports: Reports) -> None:
+    report = reports("looks_back")
+    assert (report.mode("user"), report.mode("tool"), report.kinds["tool"].reason) == ("short", "real", "tail_differs")
+
+
+def test_what_a_strict_template_refuses_forks_with_that_reason(reports: Reports) -> None:
+    report = reports("strict")
+    assert (report.mode("user"), report.mode("tool"), report.kinds["tool"].reason) == (
+        "short", "fork", "template_refused",
+    )  # fmt: skip
+
+
+def test_a_template_without_tools_says_so_and_still_takes_results(reports: Reports) -> None:
+    report = reports("plain")
+    assert (report.tools, report.parallel_calls, report.mode("tool")) == (False, False, "short")
+
+
+def test_a_kind_that_was_not_tried_forks(reports: Reports) -> None:
+    assert reports("chatml").mode("stray_tool") == "fork"
+    assert reports("chatml").rewrites("stray_tool", reasoning=False)
+
+
+def test_ids_of_nine_letters_are_noticed(chatml: Renderer) -> None:
+    picky = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{% if c.id | length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif %}{{ c.function.arguments }}"
+        "{% endfor %}{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    assert audit(Renderer(chatml._tokenizer, chat_template=picky)).nine_letter_ids
+    assert not audit(chatml).nine_letter_ids
+
+
+def test_a_report_can_be_written_as_json(reports: Reports) -> None:
+    written = json.loads(json.dumps(reports("chatml").as_dict()))
+    assert written["kinds"]["tool"] == {"mode": "short", "reason": "", "keeps_plain": True, "keeps_reasoning": True}
+
+
+def test_qwen3_is_proven_with_its_real_vocabulary_and_template(qwen: Renderer) -> None:
+    report = audit(qwen)
+    assert {report.mode(kind) for kind in KINDS} == {"short"}
+    assert report.rewrites("user", reasoning=True)
+    assert not report.rewrites("tool", reasoning=True)
+
+
+def test_smollm2_is_proven_for_every_kind(smollm2: Renderer) -> None:
+    report = audit(smollm2)
+    assert {report.mode(kind) for kind in KINDS} == {"short"}
+    assert not report.tools
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "mode"),
+    [
+        ("qwen2_5", "parallel_tools", "short"),
+        ("qwen3_6", "tool", "short"),
+        ("deepseekv3", "user", "short"),
+        ("deepseekv3", "tool", "real"),
+        ("glm4moe", "tool", "short"),
+        ("gemma4", "parallel_tools", "short"),
+        ("llama3_1", "tool", "short"),
+        ("llama3_1", "parallel_tools", "fork"),
+        ("gptoss", "tool", "short"),
+        ("gptoss", "user", "fork"),
+    ],
+)
+def test_public_templates_get_the_mode_that_is_right_for_them(
+    tokenizer_for: Callable[[list[str], str], Renderer],
+    trl_template: Callable[[str], str],
+    name: str,
+    kind: str,
+    mode: str,
+) -> None:
+    special = {
+        "deepseekv3": ["<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>"],
+        "glm4moe": ["<|user|>", "<|observation|>", "<|endoftext|>", "<|assistant|>"],
+        "gemma4": ["<turn|>", "<|tool_response>", "<bos>"],
+        "llama3_1": ["<|eot_id|>", "<|begin_of_text|>"],
+        "gptoss": ["<|return|>", "<|call|>", "<|end|>"],
+    }.get(name, ["<|im_end|>", "<|im_start|>"])
+    assert audit(tokenizer_for(special, trl_template(name))).mode(kind) == mode

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slime_agl.chat.messages import Reply, ToolCall, normalise, reply_message, same_message, same_reply
+from slime_agl.errors import TemplateError
+
+CALL = ToolCall("call_1", "search", '{"query": "tides", "limit": 3}')
+
+
+def echo(arguments: str, **more: object) -> dict:
+    function = {"name": "search", "arguments": arguments}
+    return {"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": function}], **more}
+
+
+def test_a_message_is_reduced_to_what_a_template_reads() -> None:
+    sent = {
+        "role": "assistant", "content": None, "refusal": None, "audio": None, "reasoning_content": "hm",
+        "tool_calls": [{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": '{"a": 1}'}}],
+    }  # fmt: skip
+    assert normalise([sent]) == [
+        {
+            "role": "assistant", "content": "", "reasoning_content": "hm",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
+        }
+    ]  # fmt: skip
+    assert sent["content"] is None, "the input is the agent's and stays as it is"
+
+
+def test_text_parts_become_one_string_and_developer_becomes_system() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert normalise([{"role": "developer", "content": parts}]) == [{"role": "system", "content": "one two"}]
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "not json", '{"a": ', "3"])
+def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
+    assert normalise([echo(arguments)])[0]["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+def test_an_image_is_refused_with_its_place() -> None:
+    image = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]}
+    with pytest.raises(TemplateError, match=r"messages\[1\]\.content\[1\] has type 'image_url'"):
+        normalise([{"role": "user", "content": "x"}, image])
+
+
+def test_an_unknown_role_is_refused_with_its_place() -> None:
+    with pytest.raises(TemplateError, match=r"messages\[0\] has role 'critic'"):
+        normalise([{"role": "critic", "content": "x"}])
+
+
+def test_a_call_that_is_no_function_is_refused() -> None:
+    with pytest.raises(TemplateError, match=r"messages\[0\]\.tool_calls\[0\] has type 'custom'"):
+        normalise([{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {}}]}])
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"limit":3,"query":"tides"}', '{"query": "tides", "limit": 3.0}', {"limit": 3, "query": "tides"}]
+)
+def test_calls_are_recognised_whatever_their_spelling(arguments: str) -> None:
+    assert same_reply(Reply("", "", (CALL,)), echo(arguments, content=None))
+
+
+@pytest.mark.parametrize("arguments", ['{"query": "tides"}', '{"query": "tides", "limit": true}', "{"])
+def test_other_arguments_are_another_reply(arguments: str) -> None:
+    one = ToolCall("c", "search", '{"query": "tides", "limit": 1}')
+    assert not same_reply(Reply("", "", (one,)), echo(arguments))
+
+
+def test_true_is_not_one() -> None:
+    assert not same_reply(Reply("", "", (ToolCall("c", "search", '{"a": 1}'),)), echo('{"a": true}'))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "It is seven."},
+        {"content": "  It is\nseven. "},
+        {"content": "It is seven.", "reasoning_content": "clock"},
+        {"content": "<think>\nclock\n</think>\n\nIt is seven."},
+        {"content": "clock\n</think>\n\nIt is seven."},
+        {"content": [{"type": "text", "text": "It is seven."}]},
+    ],
+)
+def test_reasoning_may_be_echoed_in_any_way(message: dict) -> None:
+    assert same_reply(Reply("It is seven.", "clock", ()), {"role": "assistant", **message})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": "It is eight."},
+        {"role": "user", "content": "It is seven."},
+        {"role": "assistant", "content": None},
+        echo("{}", content="It is seven."),
+    ],
+)
+def test_an_edited_reply_is_not_ours(message: dict) -> None:
+    assert not same_reply(Reply("It is seven.", "clock", ()), message)
+
+
+def test_an_ill_formed_reply_is_recognised_by_its_raw_text() -> None:
+    raw = '<tool_call>{"name": "f"'
+    assert same_reply(Reply(raw, "", (), ill_formed=True), {"role": "assistant", "content": raw})
+
+
+def test_an_ill_formed_reply_carries_no_call() -> None:
+    with pytest.raises(ValueError, match="carries 1 tool calls"):
+        Reply("x", "", (CALL,), ill_formed=True)
+
+
+def test_messages_agree_when_the_template_sees_the_same() -> None:
+    assert same_message({"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "user", "content": "a"})
+    assert same_message({"role": "tool", "content": "1", "tool_call_id": "c", "extra": 1},
+                        {"role": "tool", "content": "1", "tool_call_id": "c"})  # fmt: skip
+    assert not same_message({"role": "user", "content": "a"}, {"role": "user", "content": "a "})
+    assert not same_message({"role": "tool", "content": "1", "tool_call_id": "c"},
+                            {"role": "tool", "content": "1", "tool_call_id": "d"})  # fmt: skip
+
+
+def test_equal_messages_agree_even_when_no_template_takes_them() -> None:
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
+    assert same_message(image, dict(image))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+replies = st.builds(
+    Reply,
+    text=st.text(),
+    reasoning=st.text(),
+    tool_calls=st.lists(
+        st.builds(
+            ToolCall,
+            id=st.text(max_size=5),
+            name=st.text(min_size=1, max_size=5),
+            arguments=st.dictionaries(st.text(), json_values, max_size=3).map(json.dumps),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+
+
+@given(replies)
+def test_a_reply_recognises_its_own_message_raw_and_normalised(reply: Reply) -> None:
+    message = reply_message(reply)
+    assert same_reply(reply, message)
+    assert normalise([message]) == [message]
+    calls = [
+        {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+        for c in reply.tool_calls
+    ]
+    assert same_reply(reply, {"role": "assistant", "content": reply.text or None, "tool_calls": calls})

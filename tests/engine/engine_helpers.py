@@ -1,0 +1,23 @@
+"""Requests to engines, and handlers that stand in for them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from slime_agl.engine.base import EngineRequest
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def ask(ids: list[int], rid: str = "r", session: str = "s", extra: dict[str, Any] | None = None, **params: Any) -> EngineRequest:
+    return EngineRequest(",".join(map(str, ids)).encode(), len(ids), params, rid, session, extra or {})
+
+
+def says(value: Any, status: int = 200) -> Handler:
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response(value, status=status)
+
+    return handler

@@ -1,0 +1,49 @@
+"""The `agl:` mapping is read once, and refused with the name and the next step."""
+
+from __future__ import annotations
+
+import pytest
+
+from slime_agl.config import Config, describe
+from slime_agl.errors import ConfigError
+
+
+def test_defaults_need_nothing_but_an_agent():
+    config = Config.read({"agent": "pkg.agent"})
+    assert (config.history, config.sampling, config.runners.mode, config.gateway.port) == ("append", "trainer", "auto", 0)
+
+
+def test_one_word_sets_the_policy_of_all_failures():
+    failure = Config.read({"agent": "a.b", "failure": "negative"}).failure
+    assert (failure.agent_error, failure.engine_error, failure.deadline) == ("negative",) * 3
+
+
+@pytest.mark.parametrize(
+    "mapping, words",
+    [
+        (None, "no `agl:` section found"),
+        ([], "agl must be a mapping of keys to values, got list"),
+        ({}, "agl.agent is missing"),
+        ({"agent": "a.b", "runers": {}}, "agl.runers is not a key. Did you mean 'runners'?"),
+        ({"agent": "a.b", "runners": {"mode": "asink"}}, "must be one of auto, async, thread. Did you mean 'async'?"),
+        ({"agent": "a.b", "runners": {"max_attempts": 0}}, "agl.runners.max_attempts is 0, it must be at least 1"),
+        ({"agent": "a.b", "runners": {"timeout_seconds": -1}}, "it must be above 0"),
+        ({"agent": "a.b", "gateway": {"port": "http"}}, "agl.gateway.port is 'http' (str), it must be a whole number"),
+        ({"agent": "a.b", "gateway": {"port": 70000}}, "70000"),
+        ({"agent": "a.b", "gateway": {"public_url": "box:80"}}, "must start with http"),
+        ({"agent": "a.b", "gateway": 3}, "agl.gateway must be a mapping"),
+        ({"agent": "a.b", "task": {"question": 1}}, "a mapping of strings to strings"),
+        ({"agent": "a.b", "failure": "mush"}, "Did you mean 'mask'?"),
+        ({"agent": 3}, "agl.agent is 3 (int), it must be a string"),
+    ],
+)
+def test_what_is_wrong_is_named(mapping: object, words: str):
+    with pytest.raises(ConfigError) as caught:
+        Config.read(mapping)
+    assert words in str(caught.value)
+
+
+def test_every_key_is_documented():
+    rows = describe()
+    assert ("agl.runners.max_attempts", "1") in [row[:2] for row in rows]
+    assert all(meaning for _, _, meaning in rows)
