@@ -54,7 +54,8 @@ setup(
     },
     entry_points={
         "console_scripts": ["slime-agl = slime_agl.cli.main:main"],
-        "pytest11": ["slime_agl = slime_agl.testing.plugin"],
+        # Named as the module: pytest then takes a `pytest_plugins` line that names it for the same plugin.
+        "pytest11": ["slime_agl.testing.plugin = slime_agl.testing.plugin"],
     },
     classifiers=[
         "Programming Language :: Python :: 3.11",

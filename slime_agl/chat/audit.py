@@ -45,7 +45,8 @@ class AuditReport:
     parallel_calls: it shows every call of a turn. reasoning: it can show reasoning of an earlier turn.
     opens_think: its generation prompt opens `<think>`.
     nine_letter_ids: it takes tool-call ids of exactly nine letters and digits only.
-    history_kwargs: template variables that make it keep reasoning at a user turn, empty when none does or none is needed.
+    history_kwargs: template variables that make it keep reasoning at a user turn; empty when none
+        does or none is needed.
     """
 
     closes_turns: bool
@@ -63,7 +64,7 @@ class AuditReport:
         return self.kinds[kind].mode if kind in self.kinds else "fork"
 
     def rewrites(self, kind: str, *, reasoning: bool) -> bool:
-        """Say whether the template shows earlier turns of such a conversation differently from how they were sampled."""
+        """Say whether the template shows earlier turns differently from how they were sampled."""
         report = self.kinds.get(kind)
         return report is None or not (report.keeps_reasoning if reasoning else report.keeps_plain)
 

@@ -17,7 +17,7 @@ def load_tokenizer(path: str) -> Any:
     path: a checkpoint directory, a `.gguf` file, a directory that holds exactly one, or a model name.
 
     Raises:
-        TemplateError: nothing there can be loaded, or it has no chat template.
+        TemplateError: nothing there can be loaded.
     """
     from transformers import AutoTokenizer
 
@@ -29,14 +29,19 @@ def load_tokenizer(path: str) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
     except Exception as error:  # transformers raises many kinds, from OSError to those of remote code
         raise TemplateError(
-            f"no tokenizer at {path}: {type(error).__name__}: {error}. Give a directory with tokenizer files or a .gguf file"
+            f"no tokenizer at {path}: {type(error).__name__}: {error}. "
+            "Give a directory with tokenizer files or a .gguf file"
         ) from error
     _close_turns(tokenizer)
     return tokenizer
 
 
 def stop_ids_of(path: str) -> frozenset[int]:
-    """Return the end-of-sequence ids that a checkpoint's generation_config.json names; empty without one."""
+    """Return the end-of-sequence ids that a checkpoint's generation_config.json names; empty without one.
+
+    Raises:
+        TemplateError: the file is not a JSON object.
+    """
     file = Path(path) / "generation_config.json"
     if not file.is_file():
         return frozenset()
@@ -56,7 +61,8 @@ def _gguf_file(path: Path) -> Path | None:
         return None
     found = sorted(path.glob("*.gguf"))
     if len(found) > 1:
-        raise TemplateError(f"{path} holds {len(found)} .gguf files; name one of them: {', '.join(f.name for f in found)}")
+        names = ", ".join(file.name for file in found)
+        raise TemplateError(f"{path} holds {len(found)} .gguf files; name one of them: {names}")
     return found[0] if found else None
 
 

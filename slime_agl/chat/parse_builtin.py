@@ -124,11 +124,20 @@ def _properties(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, A
 def _typed(value: str, schema: Any) -> Any:
     """Read a parameter by its schema: a string as it stands, any other type as JSON where it is JSON."""
     value = value.removeprefix("\n").removesuffix("\n")
-    kinds = schema.get("type", "string" if "anyOf" not in schema else "any") if isinstance(schema, Mapping) else "string"
-    if kinds == "string":
+    kinds = _kinds(schema)
+    if kinds <= {"string"}:
         return value
     try:
         read = _DECODER.decode(value)
     except (ValueError, RecursionError):
         return value
-    return value if isinstance(kinds, list) and "string" in kinds and read is not None else read
+    return value if "string" in kinds and read is not None else read
+
+
+def _kinds(schema: Any) -> set[str]:
+    """Return the JSON types a schema allows; none when it says nothing."""
+    if not isinstance(schema, Mapping):
+        return set()
+    named = schema.get("type") or ()
+    kinds = {named} if isinstance(named, str) else {kind for kind in named if isinstance(kind, str)}
+    return kinds.union(*(_kinds(option) for option in schema.get("anyOf") or ()))

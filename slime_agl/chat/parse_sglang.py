@@ -57,13 +57,13 @@ class SglangReasoning:
         """Return (reasoning, rest). opened: the prompt has already opened the reasoning.
 
         Some detectors take every text for reasoning; a text that shows no marker under a prompt
-        that opened none is left alone.
+        that opened none is an answer.
         """
         parser = self._parser(model_type=self._name, stream_reasoning=False, force_reasoning=opened or None)
-        marks = [getattr(parser.detector, name, None) for name in ("think_start_token", "think_end_token")]
-        if not opened and all(marks) and not any(mark in text for mark in marks):
-            return "", text
         reasoning, rest = parser.parse_non_stream(text)
+        marks = [getattr(parser.detector, name, None) for name in ("think_start_token", "think_end_token")]
+        if not opened and not rest and not any(mark in text for mark in marks if mark):
+            return "", text
         return (reasoning or "").strip("\n"), (rest or "").lstrip("\n")
 
 

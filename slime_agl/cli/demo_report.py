@@ -58,7 +58,7 @@ class Report:
         self._shown = self._shown or next(iter(several), None) or result.samples[0]
 
     def evaluation(self, name: str, entry: dict[str, list[Any]], result: EvalResult, checks: StepChecks) -> None:
-        self._add(f"eval {name}", entry["samples"], entry["rewards"], result.metrics, "eval", result.seconds, checks)
+        self._add("eval", entry["samples"], entry["rewards"], result.metrics, "eval", result.seconds, checks)
 
     def _add(
         self, title: str, samples: list[Any], rewards: list[float], metrics: dict[str, Any], prefix: str,
@@ -88,6 +88,10 @@ class Report:
     def finish(self, temperature: float) -> None:
         """Print the table, one sample and the verdict; write the files."""
         self.console.print(self._table())
+        self.console.print(
+            "runs: executions; turns, segs: turns and segments an execution; trained, masked: response tokens; "
+            "gw ms: time a turn spends in the gateway; max Δlogp: rollout against teacher-forced logprobs\n", style="dim",
+        )  # fmt: skip
         if self._shown is not None:
             self._print_sample(self._shown)
         worst = max((row["teacher_difference"] for row in self._rows), default=0.0)
@@ -105,8 +109,9 @@ class Report:
 
     def _table(self) -> Table:
         table = Table(title="math_feedback")
-        for name in ("step", "reward", "executions", "turns", "segments", "trained", "masked", "tokens/s", "gateway ms/turn", "max Δ logprob"):
-            table.add_column(name, justify="left" if name == "step" else "right")
+        table.add_column("step")
+        for name in ("reward", "runs", "turns", "segs", "trained", "masked", "tok/s", "gw ms", "max Δlogp"):
+            table.add_column(name, justify="right")
         for row in self._rows:
             table.add_row(
                 row["step"], f"{row['reward']:.3f}", str(row["executions"]), f"{row['turns']:.2f}", f"{row['segments']:.2f}",

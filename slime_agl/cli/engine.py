@@ -18,13 +18,12 @@ import click
 def engine(model: str, host: str, port: int, max_running: int, seed: int, threads: int | None) -> None:
     """Serve a model with SGLang's /generate and control endpoints, on the CPU."""
     # Imported here: torch takes seconds, which `slime-agl --help` need not wait for.
-    import torch
-
     from slime_agl.local.engine_server import EngineServer
+    from slime_agl.local.model import use_threads
     from slime_agl.local.transformers_backend import load_backend
 
     if threads is not None:
-        torch.set_num_threads(threads)
+        use_threads(threads)
     server = EngineServer(load_backend(model, max_running=max_running, seed=seed), host, port, name=model)
     asyncio.run(_serve(server))
 

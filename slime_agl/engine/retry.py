@@ -11,7 +11,7 @@ REMEMBERED_SESSIONS = 65536
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between tries, in seconds: `first`, then `factor` times more each, at most `longest`, half of it jitter."""
+    """Pauses between tries, in seconds: `first`, `factor` times more each time, at most `longest`; half is jitter."""
 
     first: float = 0.25
     factor: float = 2.0
@@ -32,7 +32,8 @@ class RoutingKeys:
     """The key each session is routed by.
 
     A router that pins a key to a worker keeps it pinned when the worker is dead. After `rekey_after`
-    failures in a row the session gets another key: it loses its prefix cache, not its life.
+    failures in a row the session gets another key: it loses its prefix cache, not its life. The new key may lead
+    to the same worker; until it has worked, one failure is enough to change it again.
     """
 
     rekey_after: int = 2
@@ -50,9 +51,10 @@ class RoutingKeys:
         state = self._states.setdefault(session, _State())
         self._states.move_to_end(session)
         state.failures += 1
-        if state.failures >= self.rekey_after:
+        if state.failures >= self.rekey_after or not state.proven:
             state.generation += 1
             state.failures = 0
+            state.proven = False
             self.rekeys += 1
         if len(self._states) > REMEMBERED_SESSIONS:
             self._states.popitem(last=False)
@@ -62,6 +64,7 @@ class RoutingKeys:
         if state is None:
             return
         state.failures = 0
+        state.proven = True
         if not state.generation:
             del self._states[session]
 
@@ -70,3 +73,4 @@ class RoutingKeys:
 class _State:
     failures: int = 0
     generation: int = 0
+    proven: bool = True

@@ -210,6 +210,7 @@ class RouterEngine:
         complaint = f"no sgl-router or SGLang server answers at {self.url}"
         try:
             async with asyncio.timeout(self._start_timeout):
+                # Another process gets ready here: nothing but asking again tells.
                 while complaint := await self._workers.complaint():
                     await asyncio.sleep(min(0.2, self._start_timeout / 4))
         except TimeoutError as late:

@@ -48,8 +48,8 @@ def read_answer(body: bytes, request: EngineRequest, latency: float) -> Sampled:
     """Parse the body of a 200 answer.
 
     Raises:
-        EngineRejected: the body is no `/generate` answer, holds no logprobs, or is an abort that tells of a bad request.
-        TryAgain: an abort that tells of a passing fault of the worker.
+        EngineRejected: the body is no `/generate` answer, holds no logprobs, or aborts because of a bad request.
+        TryAgain: it aborts because of a passing fault of the worker.
     """
     meta = _meta(body, request)
     finish, matched = _finish(meta.get("finish_reason"), request)
@@ -98,8 +98,8 @@ def refuse(status: int, words: str, request: EngineRequest) -> None:
     if status in TRANSIENT:
         raise TryAgain(f"HTTP {status}: {words}", status=status)
     raise EngineRejected(
-        f"the engine refused request {request.rid} ({request.prompt_length} prompt tokens) with HTTP {status}: {words}. "
-        "It would refuse it again: change the prompt or the sampling parameters it names",
+        f"the engine refused request {request.rid} ({request.prompt_length} prompt tokens) with HTTP {status}: "
+        f"{words}. It would refuse it again: change the prompt or the sampling parameters it names",
         status=status,
     )
 

@@ -95,11 +95,11 @@ class Workers:
 
 
 def _read_info(model: Mapping[str, Any], server: Mapping[str, Any]) -> EngineInfo:
-    version = next((facts["weight_version"] for facts in (model, server) if facts.get("weight_version") is not None), "")
+    version = model.get("weight_version", server.get("weight_version"))
     return EngineInfo(
         model_path=str(model.get("model_path") or server.get("model_path") or ""),
         context_length=_context_length(server),
-        weight_version=str(version),
+        weight_version="" if version is None else str(version),
     )
 
 

@@ -151,14 +151,14 @@ class TurnMaker:
     def _reply(self, turn: Turn, request: TurnRequest, prompt: Prompt) -> Reply:
         if isinstance(turn.matched, int):
             self._renderer.add_stop_id(turn.matched)
-        tag = uuid.uuid4().hex[:16]
         opening = self._renderer.decode(list(prompt.new_ids[-8:]))
         reply = self._parser.parse(
             list(turn.output_ids()),
             finish=turn.finish,
             tools=request.tools,
             prompt_opens_think=opening.rstrip().endswith(THINK),
-            mint=lambda number: f"call_{tag}{number:02d}",
+            # Nine letters, because templates of the Mistral kind take no other length.
+            mint=lambda number: f"c{turn.index:06d}{number:02d}",
         )
         if isinstance(turn.matched, str) and turn.matched and turn.matched in reply.text:
             text = reply.text[: reply.text.rindex(turn.matched)]

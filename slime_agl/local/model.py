@@ -33,6 +33,11 @@ def load_model(path: Path, dtype: str = "float32") -> PreTrainedModel:
     return model.eval()
 
 
+def use_threads(count: int) -> None:
+    """Compute with at most `count` CPU threads. Without a call, torch uses all cores."""
+    torch.set_num_threads(count)
+
+
 def load_model_and_tokenizer(
     path: Path, dtype: str = "float32"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -51,6 +51,10 @@ class RouterProcess:
         self.log = log
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 

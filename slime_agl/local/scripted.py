@@ -181,6 +181,16 @@ class ScriptedBackend:
                     f"{waiting} waiting, {len(self.exchanges)} of {arrived} arrived"
                 )
 
+    def wait_until_answered(self, count: int, timeout: float = 10.0) -> None:
+        """Block until that many requests have ended, in whatever way. Raises TimeoutError with the number reached."""
+
+        def answered() -> int:
+            return sum(exchange.answer is not None for exchange in self.exchanges)
+
+        with self._changed:
+            if not self._changed.wait_for(lambda: answered() >= count, timeout):
+                raise TimeoutError(f"after {timeout} s: {answered()} of {count} requests answered")
+
     def _meet(self, exchange: Exchange, deliver: Deliver) -> None:
         reply = self._script(exchange.request)
         if reply.status is not None:

@@ -18,9 +18,8 @@ from typing import Any
 
 import openai
 
-# Imported ahead of agentlightning: it sets the environment that keeps that import off the network.
-from slime_agl.lightning import _agl
-from agentlightning.litagent import rollout  # isort: skip
+from slime_agl.lightning import _agl  # isort: skip  # ahead of agentlightning, which it keeps off the network
+from agentlightning.litagent import rollout
 
 Agent = _agl.LitAgent[Any]
 
@@ -115,9 +114,9 @@ def _echo(answer: Any) -> dict[str, Any]:
 
 
 def _tool(name: str, function: Callable[..., Any]) -> Any:
-    parameters = {"type": "object", "properties": {parameter: {} for parameter in inspect.signature(function).parameters}}
-    description = inspect.getdoc(function) or name
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    properties: dict[str, Any] = {parameter: {} for parameter in inspect.signature(function).parameters}
+    described = {"name": name, "description": inspect.getdoc(function) or name}
+    return {"type": "function", "function": {**described, "parameters": {"type": "object", "properties": properties}}}
 
 
 def _result(call: Any, known: Mapping[str, Callable[..., Any]]) -> Any:

@@ -1,8 +1,8 @@
 """What a scripted SGLang server says: from a script's words to token ids, logprobs and a finish reason.
 
-    >>> shaped = shape(Answer("hi"), tiny_tokenizer(), {"max_new_tokens": 2}, prompt_length=7)
-    >>> shaped.finish, shaped.ids
-    ('length', (71, 72))
+>>> shaped = shape(Answer("hi"), tiny_tokenizer(), {"max_new_tokens": 2}, prompt_length=7)
+>>> shaped.finish, shaped.ids
+('length', (71, 72))
 """
 
 from __future__ import annotations

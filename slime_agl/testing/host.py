@@ -1,8 +1,8 @@
 """slime's side of a rollout: its arguments and its data source, without slime.
 
-    >>> args = make_args(fake, checkpoint, n_samples_per_prompt=2, agl={"agent": "my_package:my_agent"})
-    >>> source = ListDataSource(["2 + 2?", {"prompt": "3 + 3?", "label": "6"}], n_samples_per_prompt=2)
-    >>> output = slime_agl.rollout.generate(args, 0, source)
+>>> args = make_args(fake, checkpoint, n_samples_per_prompt=2, agl={"agent": "my_package:my_agent"})
+>>> source = ListDataSource(["2 + 2?", {"prompt": "3 + 3?", "label": "6"}], n_samples_per_prompt=2)
+>>> output = slime_agl.rollout.generate(args, 0, source)
 """
 
 from __future__ import annotations

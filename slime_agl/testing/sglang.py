@@ -91,7 +91,7 @@ class FakeSGLang:
         return self.say("\n".join(parts))
 
     def answer_with(self, responder: Responder) -> FakeSGLang:
-        """Let a function answer what the script does not: it gets the request, and returns an Answer, text, or None to pass.
+        """Let a function answer what the script does not. It returns an Answer, a text, or None to pass.
 
         >>> fake.answer_with(lambda request: "yes" if "2 + 2" in request.text else "no")
         """

@@ -51,7 +51,7 @@ class HttpSide:
     @property
     def url(self) -> str:
         if not self._port:
-            raise RuntimeError("the fake SGLang server is not started; use `with FakeSGLang() as fake:` or fake.start()")
+            raise RuntimeError("the fake server is not started; use `with FakeSGLang() as fake:` or call start()")
         return f"http://127.0.0.1:{self._port}"
 
     @property
@@ -105,7 +105,8 @@ class HttpSide:
         for path in ("/abort_request", "/pause_generation", "/continue_generation", "/flush_cache"):
             app.router.add_post(path, self._control)
         app.router.add_get("/flush_cache", self._control)
-        self._runner = web.AppRunner(app, access_log=None, logger=logger, shutdown_timeout=0.1, handler_cancellation=True)
+        options = {"access_log": None, "logger": logger, "handler_cancellation": True, "shutdown_timeout": 0.1}
+        self._runner = web.AppRunner(app, **options)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self._port = self._runner.addresses[0][1]
@@ -118,9 +119,9 @@ class HttpSide:
         request = self._receive(http, body)
         if (fault := self._fake.next_fault()) is not None:
             return _fail(http, *fault)
-        if len(ids) >= self._fake.context_length:
-            return _refusal(400, f"The input ({len(ids)} tokens) is longer than the model's context length "
-                                 f"({self._fake.context_length} tokens).")
+        if len(ids) >= (limit := self._fake.context_length):
+            words = f"The input ({len(ids)} tokens) is longer than the model's context length ({limit} tokens)."
+            return _refusal(400, words)
         if any(pending.rid == request.rid for pending in self._pending):
             return _refusal(400, f"Duplicate request ID detected: {request.rid}")
         try:
@@ -195,15 +196,16 @@ class HttpSide:
 
     def _wire(self, request: Received, shaped: Shaped) -> dict[str, Any]:
         fake = self._fake
-        reason = {"type": shaped.finish} if shaped.matched is None else {"type": shaped.finish, "matched": shaped.matched}
+        reason = {"type": shaped.finish, "matched": shaped.matched}
+        pairs = zip(shaped.logprobs, shaped.ids, strict=True)
         meta = {
             "id": request.rid,
-            "finish_reason": reason,
+            "finish_reason": {name: value for name, value in reason.items() if value is not None},
             "prompt_tokens": len(request.input_ids),
             "completion_tokens": len(shaped.ids),
             "cached_tokens": 0,
             "weight_version": fake.weight_version,
-            "output_token_logprobs": [[value, token, None] for value, token in zip(shaped.logprobs, shaped.ids)],
+            "output_token_logprobs": [[value, token, None] for value, token in pairs],
             "e2e_latency": 0.0,
             **shaped.meta,
         }
@@ -230,6 +232,7 @@ def _fail(http: web.Request, status: int, message: str) -> web.Response:
 
 def _unanswered(request: Received) -> str:
     return (
-        f"the fake SGLang server has no answer for request {request.index} (rid {request.rid}, {len(request.input_ids)} "
-        f"tokens, ending in {request.text[-80:]!r}); script one with say(...), call_tool(...) or answer_with(...)"
+        f"the fake SGLang server has no answer for request {request.index} (rid {request.rid}, "
+        f"{len(request.input_ids)} tokens, ending in {request.text[-80:]!r}); "
+        "script one with say(...), call_tool(...) or answer_with(...)"
     )

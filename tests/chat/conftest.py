@@ -78,7 +78,8 @@ LOOKS_BACK = """\
 # Knows users and assistants in turn, as strings, and nothing else.
 STRICT = """\
 {%- for m in messages -%}
-{%- if m.role != ('user' if loop.index0 % 2 == 0 else 'assistant') %}{{ raise_exception('roles must alternate') }}{% endif -%}
+{%- set due = 'user' if loop.index0 % 2 == 0 else 'assistant' -%}
+{%- if m.role != due %}{{ raise_exception('roles must alternate') }}{% endif -%}
 {{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif -%}

@@ -261,14 +261,14 @@ def test_a_proven_delta_is_the_tail_of_the_full_render(
     assert_is_tail_of_the_full_render(renderer, plan, c)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(c=continuations())
 def test_a_proven_delta_is_the_tail_for_qwen3(qwen: Renderer, c: Continuation) -> None:
     PLANS.setdefault("qwen", (qwen, audit(qwen)))
     assert_is_tail_of_the_full_render(*PLANS["qwen"], c)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(c=continuations())
 def test_a_proven_delta_is_the_tail_for_smollm2(smollm2: Renderer, c: Continuation) -> None:
     PLANS.setdefault("smollm2", (smollm2, audit(smollm2)))

@@ -177,8 +177,9 @@ def test_a_cut_turn_makes_no_call_out_of_open_reasoning(parse: Parse) -> None:
 @given(
     said=st.lists(
         st.sampled_from(
-            ["<tool_call>", "</tool_call>", "<function=book>", "</function>", "<parameter=a>", "</parameter>", "<think>",
-             "</think>", '{"name": "book", ', '"arguments": {}}', '"arguments": ', "{", "}", "x", "\n", "<|im_end|>"]
+            ["<tool_call>", "</tool_call>", "<function=book>", "</function>", "<parameter=a>", "</parameter>",
+             "<think>", "</think>", '{"name": "book", ', '"arguments": {}}', '"arguments": ', "{", "}", "x", "\n",
+             "<|im_end|>"]
         )
     ).map("".join),
     finish=st.sampled_from(["stop", "length", "abort"]),
@@ -190,6 +191,7 @@ def test_nothing_a_model_writes_breaks_the_parser(chatml: Renderer, said: str, f
         assert isinstance(json.loads(call.arguments), dict)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_any_ids_can_be_parsed(chatml: Renderer, ids: bytes) -> None:
     ReplyParser(chatml).parse(list(ids), finish="length", tools=TOOLS, mint=str)

@@ -12,7 +12,9 @@ from slime_agl.engine.base import EngineRequest
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def ask(ids: list[int], rid: str = "r", session: str = "s", extra: dict[str, Any] | None = None, **params: Any) -> EngineRequest:
+def ask(
+    ids: list[int], rid: str = "r", session: str = "s", extra: dict[str, Any] | None = None, **params: Any
+) -> EngineRequest:
     return EngineRequest(",".join(map(str, ids)).encode(), len(ids), params, rid, session, extra or {})
 
 

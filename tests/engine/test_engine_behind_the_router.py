@@ -21,7 +21,8 @@ async def test_sampling_aborts_refusals_and_a_dead_worker(connect, tmp_path):
 
             sampled = await engine.generate(ask([1, 2], "r1", max_new_tokens=9))
             pinned, other = (one, two) if one.requests else (two, one)
-            assert (tuple(sampled.ids), tuple(sampled.logprobs)) == (pinned.answers[0].ids, pinned.answers[0].logprobs)
+            sent = pinned.answers[0]
+            assert (tuple(sampled.ids), tuple(sampled.logprobs)) == (sent.ids, sent.logprobs)
             assert pinned.requests[0].headers["x-smg-routing-key"] == "s"
 
             pinned.hold().abort_partial(2)
@@ -38,4 +39,4 @@ async def test_sampling_aborts_refusals_and_a_dead_worker(connect, tmp_path):
 
             pinned.stop()
             assert (await engine.generate(ask([9], "r4"))).finish == "stop"
-            assert other.requests[0].headers["x-smg-routing-key"] == "s~1"
+            assert other.requests[0].headers["x-smg-routing-key"].startswith("s~")

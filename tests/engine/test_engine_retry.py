@@ -29,6 +29,16 @@ def test_a_key_changes_after_repeated_failures_and_stays_changed():
     assert (keys.key("s"), keys.rekeys) == ("s~1", 1)
 
 
+def test_a_new_key_that_never_worked_is_changed_at_its_first_failure():
+    keys = RoutingKeys(rekey_after=2)
+    for key in ("s", "s", "s~1", "s~2"):
+        keys.failed("s", key)
+    assert keys.key("s") == "s~3"
+    keys.worked("s")
+    keys.failed("s", "s~3")
+    assert keys.key("s") == "s~3"
+
+
 def test_only_failures_in_a_row_count():
     keys = RoutingKeys(rekey_after=2)
     for _ in range(5):

@@ -74,7 +74,7 @@ async def test_a_busy_engine_keeps_its_sessions(fake_sglang, connect):
 async def test_retries_end_with_both_numbers_and_the_last_words(fake_sglang, connect):
     fake_sglang.fail_next(500, "out of memory", times=9)
     engine = await connect(fake_sglang.url, max_retries=2)
-    with pytest.raises(EngineUnavailable, match="failed 3 times on request r, the last time with HTTP 500: out of memory") as caught:
+    with pytest.raises(EngineUnavailable, match="failed 3 times on request r, .* HTTP 500: out of memory") as caught:
         await engine.generate(ask([1]))
     assert caught.value.status == 500
     assert len(fake_sglang.requests) == 3
@@ -83,7 +83,7 @@ async def test_retries_end_with_both_numbers_and_the_last_words(fake_sglang, con
 async def test_a_refusal_is_passed_on_at_once(fake_sglang, connect):
     fake_sglang.context_length = 4
     engine = await connect(fake_sglang.url)
-    with pytest.raises(EngineRejected, match=r"HTTP 400: The input \(5 tokens\) is longer than .* \(4 tokens\)") as caught:
+    with pytest.raises(EngineRejected, match=r"HTTP 400: .*\(5 tokens\) is longer .*\(4 tokens\)") as caught:
         await engine.generate(ask([1, 2, 3, 4, 5]))
     assert (caught.value.status, len(fake_sglang.requests)) == (400, 1)
 
@@ -127,9 +127,10 @@ async def test_an_abort_brings_back_what_was_sampled(fake_sglang, connect):
 
 async def test_an_abort_that_overtakes_its_request_still_ends_it(serve, connect, monkeypatch):
     monkeypatch.setattr(router, "ABORT_PAUSES", (0.01,) * 200)
-    told, ended = [], asyncio.Event()
+    told, arrived, ended = [], asyncio.Event(), asyncio.Event()
 
     async def generate(_: web.Request) -> web.Response:
+        arrived.set()
         await ended.wait()
         return web.json_response({"meta_info": {"finish_reason": {"type": "abort"}, "completion_tokens": 0}})
 
@@ -142,27 +143,27 @@ async def test_an_abort_that_overtakes_its_request_still_ends_it(serve, connect,
     url = await serve({"POST /generate": generate, "POST /abort_request": abort, "GET /health": says({})})
     engine = await connect(url)
     call = asyncio.ensure_future(engine.generate(ask([1], "ro-1")))
-    await _abort_when_in_flight(engine, "ro-1")
+    await arrived.wait()
+    await engine.abort("ro-1")
     assert (await call).finish == "abort"
     assert told == [{"rid": "ro-1"}] * 3
-
-
-async def _abort_when_in_flight(engine, rid: str) -> None:
-    while not engine.counters.in_flight:
-        await asyncio.sleep(0)
-    await engine.abort(rid)
 
 
 async def test_a_worker_that_does_not_obey_loses_its_connection(serve, connect, monkeypatch):
     monkeypatch.setattr(router, "ABORT_PAUSES", (0.0, 0.0))
 
+    arrived = asyncio.Event()
+
     async def never(_: web.Request) -> web.Response:
+        arrived.set()
         await asyncio.Event().wait()
         raise AssertionError
 
-    engine = await connect(await serve({"POST /generate": never, "POST /abort_request": says({}), "GET /health": says({})}))
+    url = await serve({"POST /generate": never, "POST /abort_request": says({}), "GET /health": says({})})
+    engine = await connect(url)
     call = asyncio.ensure_future(engine.generate(ask([1], "ro-1")))
-    await _abort_when_in_flight(engine, "ro-1")
+    await arrived.wait()
+    await engine.abort("ro-1")
     sampled = await call
     assert (len(sampled.ids), sampled.finish) == (0, "abort")
 
@@ -251,7 +252,8 @@ def test_an_address_without_a_scheme_is_refused():
 
 async def test_info_comes_from_the_first_worker(fake_sglang, serve, connect):
     listed = {"workers": [{"url": f"http://127.0.0.1:{closed_port()}"}, {"url": fake_sglang.url}]}
-    engine = await connect(await serve({"GET /workers": says(listed), "GET /get_server_info": says({"router_manager": True})}))
+    about_itself = {"router_manager": True}
+    engine = await connect(await serve({"GET /workers": says(listed), "GET /get_server_info": says(about_itself)}))
     assert await engine.info() == EngineInfo("fake", 32768, "1")
 
 

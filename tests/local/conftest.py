@@ -30,8 +30,8 @@ def drive(model: LlamaForCausalLM) -> Iterator[Callable[..., Driven]]:
     """Makes running backends over the tiny model; options are those of TransformersBackend."""
     made: list[TransformersBackend] = []
 
-    def make(*, of: LlamaForCausalLM | None = None, **options: object) -> Driven:
-        backend = TransformersBackend(of or model, ByteTokenizer(), **options)
+    def make(*, of: LlamaForCausalLM | None = None, tokenizer: object = None, **options: object) -> Driven:
+        backend = TransformersBackend(of or model, tokenizer or ByteTokenizer(), **options)
         backend.start()
         made.append(backend)
         return Driven(backend)

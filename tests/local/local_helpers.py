@@ -92,10 +92,13 @@ class StepGate:
 
     def __init__(self, model: LlamaForCausalLM) -> None:
         self._permits = threading.Semaphore(0)
-        self._hook = model.register_forward_pre_hook(lambda *_: self._permits.acquire())
+        self._hook = model.register_forward_pre_hook(self._wait)
 
     def allow(self, steps: int) -> None:
         self._permits.release(steps)
+
+    def _wait(self, *_: object) -> None:
+        self._permits.acquire()
 
     def open(self) -> None:
         self._hook.remove()

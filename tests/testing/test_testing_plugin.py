@@ -45,7 +45,8 @@ def test_a_failing_agent_stops_the_step_with_its_own_words(fake_sglang, run_roll
 
 def test_rows_can_be_an_eval_dataset(fake_sglang, run_rollout):
     fake_sglang.answer_with(lambda request: "hello")
-    output = run_rollout(chat_agent(reward=0.25), ["one", {"prompt": "two", "label": "2"}], n_samples=2, evaluation=True)
+    rows = ["one", {"prompt": "two", "label": "2"}]
+    output = run_rollout(chat_agent(reward=0.25), rows, n_samples=2, evaluation=True)
     assert output.data["rows"]["rewards"] == [0.25] * 4
 
 

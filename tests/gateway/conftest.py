@@ -1,0 +1,94 @@
+"""A gateway on a scripted engine, and attempts to talk to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+
+from slime_agl.chat.audit import audit
+from slime_agl.chat.delta import DeltaEncoder
+from slime_agl.chat.parse import ReplyParser
+from slime_agl.chat.renderer import Renderer
+from slime_agl.config import GatewayConfig
+from slime_agl.engine.router import RouterEngine
+from slime_agl.gateway.server import Gateway, GatewayParts
+from slime_agl.gateway.session import SealedSession, SessionSpec
+from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.turn import Turn
+
+
+@dataclass
+class Notes:
+    """A sink that writes down what it is told."""
+
+    turns: list[tuple[str, str, Turn]] = field(default_factory=list)
+
+    def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None:
+        assert ledger.turns[turn.index] is turn
+        self.turns.append((rollout_id, attempt_id, turn))
+
+
+class Bench:
+    """A started gateway; attempts are opened on it by name."""
+
+    def __init__(self, gateway: Gateway, notes: Notes) -> None:
+        self.gateway, self.notes = gateway, notes
+        self.keys: dict[str, str] = {}
+        self.clients: list[openai.AsyncOpenAI] = []
+
+    async def open(self, name: str = "at-1", **spec: Any) -> openai.AsyncOpenAI:
+        given = {"sampling": {"temperature": 1.0}, "response_limit": 512, **spec}
+        self.keys[name] = await self.gateway.open(SessionSpec("ro-1", name, session_key=f"session-{name}", **given))
+        return self.client(name)
+
+    def client(self, name: str = "at-1", key: str | None = None, **options: Any) -> openai.AsyncOpenAI:
+        options = {"max_retries": 0, **options}
+        self.clients.append(openai.AsyncOpenAI(base_url=self.url(name), api_key=key or self.keys[name], **options))
+        return self.clients[-1]
+
+    def url(self, name: str = "at-1") -> str:
+        return f"{self.gateway.url}/rollout/ro-1/attempt/{name}/v1"
+
+    async def joined(self, count: int) -> None:
+        """Return when `count` retries have joined a call."""
+        session = self.gateway._sessions._open[("ro-1", "at-1")]
+        while session.counters["joined_retries"] < count:
+            await asyncio.sleep(0)
+
+    async def seal(self, name: str = "at-1") -> SealedSession:
+        return await self.gateway.seal("ro-1", name)
+
+
+@pytest_asyncio.fixture
+async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
+    benches: list[Bench] = []
+
+    def make(policy: str = "trainer", history: str = "append", **config: Any) -> Bench:
+        renderer = Renderer(fake_sglang.tokenizer)
+        notes = Notes()
+        parts = GatewayParts(
+            engine=RouterEngine(fake_sglang.url), renderer=renderer,
+            delta=DeltaEncoder(renderer, audit(renderer), history=history), parser=ReplyParser(renderer),
+            sink=notes, model="policy", policy=policy,
+        )  # fmt: skip
+        gateway = Gateway(GatewayConfig(**config), parts)
+        gateway.start()
+        benches.append(Bench(gateway, notes))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        for client in bench.clients:
+            await client.close()
+        await asyncio.to_thread(bench.gateway.stop)
+
+
+@pytest.fixture
+def bench(make_bench: Callable[..., Bench]) -> Bench:
+    return make_bench()
