@@ -59,7 +59,8 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
     tokenizer = load_tokenizer(str(args.hf_checkpoint))
     renderer = make_renderer(args, tokenizer)
     report = audit(renderer)
-    logger.info("chat template of %s: %s", args.hf_checkpoint, report.as_dict())
+    forks = [f"{kind} ({found.reason})" for kind, found in report.kinds.items() if found.mode == "fork"]
+    logger.info("chat template of %s: %s", args.hf_checkpoint, f"forks at {', '.join(forks)}" if forks else "no forks")
     parts = GatewayParts(
         engine=RouterEngine(args.router_url),
         renderer=renderer,
@@ -106,6 +107,7 @@ def live_runtime(config: Config, args: RolloutArgs) -> Runtime:
     made_of = (
         config, args.router_url, args.hf_checkpoint, args.chat_template_path, args.apply_chat_template_kwargs,
         tuple(args.rollout_stop_token_ids or ()), args.sglang_tool_call_parser, args.sglang_reasoning_parser,
+        args.concurrency,
     )  # fmt: skip
     with _live.lock:
         if _live.runtime is not None and _live.made_of == made_of:

@@ -132,6 +132,12 @@ def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, st
     return rows
 
 
+def table() -> str:
+    """The configuration keys as a Markdown table, for the README."""
+    rows = "".join(f"| `{name}` | `{default}` | {meaning} |\n" for name, default, meaning in describe())
+    return "| key | default | meaning |\n|---|---|---|\n" + rows.replace("| `` |", "| |")
+
+
 def _read(cls: type, mapping: Any, path: str) -> Any:
     if not isinstance(mapping, Mapping):
         raise ConfigError(f"{path} must be a mapping of keys to values, got {_kind(mapping)}")

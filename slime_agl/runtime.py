@@ -161,12 +161,15 @@ class Runtime:
         """A number for an execution whose Sample has no index."""
         return next(self._numbers)
 
-    async def begin_step(self, step: int, sampling: Mapping[str, Any]) -> Step:
-        """Publish the resources of a step and release what older steps left."""
+    async def begin_step(self, step: int, temperature: float, top_p: float) -> Step:
+        """Publish the resources of a step, with what the trainer samples with, and release what older steps left."""
         while len(self._steps) >= STEPS_HELD:
             await self._release(self._steps.pop(0))
         resources_id = await self._lightning.publish(
-            step, endpoint=f"{self._gateway.url}/v1", model=self.config.model, sampling_parameters=dict(sampling)
+            step,
+            endpoint=f"{self._gateway.url}/v1",
+            model=self.config.model,
+            sampling_parameters={"temperature": temperature, "top_p": top_p},
         )
         self._steps.append(Step(step, resources_id))
         return self._steps[-1]

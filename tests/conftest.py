@@ -10,6 +10,8 @@ import pytest
 
 from slime_agl.trace.invariants import Seen, check_against
 
+pytest_plugins = ["pytester"]
+
 
 def flat(groups: Iterable[Any]) -> list[Any]:
     """All Samples of a nest of any depth."""

@@ -33,3 +33,7 @@ def main() -> None:
 
 main.add_command(demo)
 main.add_command(engine)
+
+
+if __name__ == "__main__":
+    main()

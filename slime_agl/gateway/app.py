@@ -47,7 +47,8 @@ async def _errors(request: web.Request, handler: Callable[[web.Request], Awaitab
     except web.HTTPException as error:
         refusal = Refusal(error.status, f"{request.method} {request.path}: {error.reason}", type="not_found_error")
         return _json(chat.error_body(refusal), error.status)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, ConnectionResetError):
+        # The client is gone; its call waits for a retry.
         raise
     except Exception as error:
         # The last boundary before the agent: it gets a 500 it should not repeat, we get the traceback.

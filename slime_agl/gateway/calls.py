@@ -15,7 +15,7 @@ REPLAYS_HELD = 8
 class Call:
     """A request being served. The client may leave; a retry within the grace period takes its place.
 
-    wanted: False once nobody waits and the grace is over, or the attempt was sealed.
+    refused: '' while its answer is wanted, then why not ('abandoned', 'sealed').
     """
 
     def __init__(self, digest: Hashable) -> None:
@@ -23,14 +23,24 @@ class Call:
         self.task: asyncio.Task[list[Answer]] | None = None
         self.rids: set[str] = set()
         self.waiting = 0
-        self.wanted = True
+        self.refused = ""
         self.delivered = False
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
 
     @property
+    def wanted(self) -> bool:
+        return not self.refused
+
+    @property
     def orphaned(self) -> bool:
         return self.waiting == 0 and not self.delivered
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a retry may have this call's answer: it is wanted, and did not fail."""
+        done = self.task is not None and self.task.done()
+        return self.wanted and not (done and (self.task.cancelled() or self.task.exception() is not None))
 
     def arrive(self) -> None:
         self.waiting += 1
@@ -46,14 +56,13 @@ class Call:
             self._changed.clear()
             self._timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, give_up, self)
 
-    async def claimed(self) -> bool:
-        """Wait until a client is there to be answered, or none will come; False in the latter case."""
+    async def claimed(self) -> None:
+        """Wait until a client is there to be answered, or none will come (then `refused` says why)."""
         await self._changed.wait()
-        return self.wanted
 
-    def give_up(self) -> None:
-        """Nobody wants the answer any more."""
-        self.wanted = False
+    def give_up(self, reason: str) -> None:
+        """Nobody wants the answer any more, because of `reason`. The first reason stands."""
+        self.refused = self.refused or reason
         self._changed.set()
         self._cancel_timer()
 
@@ -74,9 +83,6 @@ class Calls:
     def __init__(self) -> None:
         self._calls: OrderedDict[int, Call] = OrderedDict()
 
-    def __len__(self) -> int:
-        return sum(1 for call in self._calls.values() if call.task is not None and not call.task.done())
-
     def in_flight(self) -> list[Call]:
         return [call for call in self._calls.values() if call.task is not None and not call.task.done()]
 
@@ -86,7 +92,7 @@ class Calls:
         A request repeats a call with the same body whose client vanished; one that is marked as a
         retry also repeats a call whose client has not been seen to leave, or whose answer went out.
         """
-        same = [call for call in reversed(self._calls.values()) if call.digest == digest and call.wanted]
+        same = [call for call in reversed(self._calls.values()) if call.digest == digest and call.repeatable]
         orphans = [call for call in same if call.orphaned]
         if orphans:
             return orphans[0]
@@ -99,9 +105,6 @@ class Calls:
         self._calls[id(call)] = call
         self._forget()
         return call
-
-    def drop(self, call: Call) -> None:
-        self._calls.pop(id(call), None)
 
     def _forget(self) -> None:
         done = [k for k, call in self._calls.items() if call.task.done() and not (call.orphaned and call.wanted)]

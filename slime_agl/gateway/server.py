@@ -25,6 +25,9 @@ from slime_agl.gateway.session import SealedSession, SessionSpec
 from slime_agl.gateway.sessions import Sessions
 from slime_agl.gateway.turns import TurnMaker, TurnSink
 
+# Agents keep connections in a pool between turns; closing them early would race with their next request.
+KEEPALIVE_SECONDS = 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayParts:
@@ -121,7 +124,10 @@ class Gateway:
         keys_required = config.auth == "required" or not is_loopback(config.host)
         self._sessions = Sessions(maker, parts.engine, keys_required=keys_required)
         app = build_app(self._sessions, parts.renderer, parts.model)
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+        )  # fmt: skip
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         self._stack.push_async_callback(self._sessions.close)
@@ -142,6 +148,8 @@ async def _later(value: Any) -> Any:
 
 
 def _in_url(host: str) -> str:
+    """The host as agents on this machine reach it: an address that means 'all' is not one to connect to."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 
 

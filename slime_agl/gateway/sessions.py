@@ -82,7 +82,7 @@ class Sessions:
 
     def give_up(self, call: Call) -> None:
         """No client wants this call any more: its engine requests are aborted, what they sampled is kept untrained."""
-        call.give_up()
+        call.give_up("abandoned")
         for rid in tuple(call.rids):
             task = asyncio.ensure_future(self._engine.abort(rid))
             self._aborting.add(task)
@@ -111,7 +111,7 @@ class Sessions:
 
     async def _quiet(self, session: Session) -> None:
         for call in session.calls.in_flight():
-            call.give_up()
+            call.give_up("sealed")
         for _ in range(ABORTS_BEFORE_CANCEL):
             tasks = [call.task for call in session.calls.in_flight()]
             if not tasks:

@@ -80,9 +80,8 @@ class TurnMaker:
                 self._sampler.sample(session, call, draft, _seeded(params, number))
                 for number, draft in enumerate(drafts)
             ])
-            claimed = await call.claimed()
-            reason = "" if claimed else "sealed" if session.sealed else "abandoned"
-            return [self._commit(session, request, prompt, draft, reason) for draft in drafts]
+            await call.claimed()
+            return [self._commit(session, request, prompt, draft, call.refused) for draft in drafts]
         except TemplateError as error:
             raise bad_field("messages", str(error)) from error
         except InvariantError as error:

@@ -106,7 +106,7 @@ class Backend(Protocol):
     def pause(self, mode: str) -> None:
         """Stop decoding; return when it has stopped. New requests wait for `resume`.
 
-        abort: end everything in flight. retract: put running requests back in the queue. in_place: keep them as they are.
+        abort: end everything in flight. retract: put running requests back in the queue. in_place: hold them.
         """
 
     def resume(self) -> None: ...

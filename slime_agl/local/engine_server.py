@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from slime_agl.errors import EngineError, EngineRejected, SlimeAglError, closest
-from slime_agl.local.backend import PAUSE_MODES, Backend, GenerateRequest, Generated
+from slime_agl.local.backend import PAUSE_MODES, Backend, Generated, GenerateRequest
 from slime_agl.local.wire import answer_json, error_json, parse_generate
 
 logger = logging.getLogger(__name__)

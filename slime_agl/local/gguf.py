@@ -32,5 +32,7 @@ def convert(gguf: Path, target: Path, *, eos_token: str) -> None:
 
 def _plain(config: PretrainedConfig) -> PretrainedConfig:
     """The config without the quantization record of the GGUF loader, which a plain directory must not have."""
-    values = {key: value for key, value in config.to_dict().items() if key not in ("quantization_config", "_name_or_path")}
+    values = {
+        key: value for key, value in config.to_dict().items() if key not in ("quantization_config", "_name_or_path")
+    }
     return type(config)(**values)

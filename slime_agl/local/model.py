@@ -38,9 +38,7 @@ def use_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def load_model_and_tokenizer(
-    path: Path, dtype: str = "float32"
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model_and_tokenizer(path: Path, dtype: str = "float32") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return load_model(path, dtype), AutoTokenizer.from_pretrained(path)
 
 
@@ -106,7 +104,9 @@ class LanguageModel:
             )
         for name, tensor in own.items():
             if tensor.shape != state[name].shape:
-                raise ConfigError(f"{name} is {tuple(state[name].shape)} in the new weights, {tuple(tensor.shape)} here")
+                raise ConfigError(
+                    f"{name} is {tuple(state[name].shape)} in the new weights, {tuple(tensor.shape)} here"
+                )
         with torch.no_grad():
             for name, tensor in own.items():
                 tensor.copy_(state[name])

@@ -24,25 +24,28 @@ _STOP_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 _LOG_TAIL = 2_000
 
-# The parent holds the other end of stdin and never writes: end of file means that it is gone, however it ended.
-_CHILD = """
-import os, signal, threading
+# Runs the router and ends with it, or when this process is gone: then stdin, to which nothing is written, ends.
+# A thread inside the router's own process could not do that, because the router holds the interpreter's lock.
+_SUPERVISOR = """
+import os, signal, subprocess, sys, threading
 
-def leave_with_parent():
+signal.signal(signal.SIGTERM, lambda *_: None)
+router = subprocess.Popen([sys.executable, "-m", "sglang_router.launch_router", *sys.argv[1:]], stdin=subprocess.DEVNULL)
+
+def end_with_parent():
     while os.read(0, 1024):
         pass
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
 
-threading.Thread(target=leave_with_parent, daemon=True).start()
-from sglang_router.launch_router import main
-main()
+threading.Thread(target=end_with_parent, daemon=True).start()
+sys.exit(router.wait())
 """
 
 
 class RouterProcess:
     """A running router. A context manager; `stop` is idempotent.
 
-    url: its address. log: a file with all it wrote.
+    url: its address. log: a file with all it wrote. `pid` leads its process group.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
@@ -131,7 +134,7 @@ def start_router(
     options += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(_free_port())]
     if not health_checks:
         options += ["--disable-health-check", "--disable-circuit-breaker", "--disable-retries"]
-    command = [sys.executable, "-c", _CHILD, "--worker-urls", *worker_urls, *options]
+    command = [sys.executable, "-c", _SUPERVISOR, "--worker-urls", *worker_urls, *options]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from slime_agl.errors import EngineError
-from slime_agl.local.backend import BackendInfo, Deliver, Finish, GenerateRequest, Generated, Load
+from slime_agl.local.backend import BackendInfo, Deliver, Finish, Generated, GenerateRequest, Load
 
 
 @dataclass(frozen=True, slots=True)

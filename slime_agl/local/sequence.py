@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from slime_agl.errors import EngineError
-from slime_agl.local.backend import Deliver, Finish, GenerateRequest, Generated
+from slime_agl.local.backend import Deliver, Finish, Generated, GenerateRequest
 from slime_agl.local.stopping import Decoder, text_of
 
 

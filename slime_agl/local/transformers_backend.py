@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slime_agl.errors import ConfigError, EngineError
-from slime_agl.local.backend import BackendInfo, Deliver, Finish, GenerateRequest, Generated, Load
+from slime_agl.local.backend import BackendInfo, Deliver, Finish, Generated, GenerateRequest, Load
 from slime_agl.local.model import DTYPES, LanguageModel, load_model, load_model_and_tokenizer
 from slime_agl.local.scheduler import Scheduler
 from slime_agl.local.sequence import Sequence
@@ -176,7 +176,9 @@ class TransformersBackend:
             done, state, version = self._updates.pop(0)
             try:
                 self._model.load_state(state)
-            except Exception as error:  # boundary between threads: the caller of the update gets it, the old weights stay
+            except (
+                Exception
+            ) as error:  # boundary between threads: the caller of the update gets it, the old weights stay
                 done.set_exception(error)
                 continue
             self._weight_version = version
@@ -185,7 +187,9 @@ class TransformersBackend:
 
     def _enqueue(self, sequence: Sequence) -> None:
         if self._closing:
-            sequence.report(Finish("abort", message="the engine is closing"), self._weight_version, self._model.tokenizer)
+            sequence.report(
+                Finish("abort", message="the engine is closing"), self._weight_version, self._model.tokenizer
+            )
         else:
             self._scheduler.waiting.append(sequence)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slime_agl.errors import EngineRejected, closest
-from slime_agl.local.backend import BackendInfo, Finish, GenerateRequest, Generated
+from slime_agl.local.backend import BackendInfo, Finish, Generated, GenerateRequest
 from slime_agl.local.sampling import parse_sampling_params
 
 _READ = frozenset({"input_ids", "text", "sampling_params", "return_logprob", "stream", "rid"})
@@ -98,9 +98,7 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
         raise EngineRejected(f"the request has an unknown field {name!r}.{hint}", status=400)
 
 
-def _input_ids(
-    body: Mapping[str, Any], info: BackendInfo, encode: Callable[[str], list[int]]
-) -> tuple[int, ...]:
+def _input_ids(body: Mapping[str, Any], info: BackendInfo, encode: Callable[[str], list[int]]) -> tuple[int, ...]:
     ids, text = body.get("input_ids"), body.get("text")
     if (ids is None) == (text is None):
         raise EngineRejected("exactly one of input_ids and text must be given", status=400)

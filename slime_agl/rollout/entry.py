@@ -48,7 +48,7 @@ def generate(
     rewarder = Rewarder(read, reward)
 
     async def step() -> RolloutFnTrainOutput | RolloutFnEvalOutput:
-        begun = await runtime.begin_step(rollout_id, read.sampling_params())
+        begun = await runtime.begin_step(rollout_id, read.rollout_temperature, read.rollout_top_p)
         executor = Executor(
             runtime, read, begun, mode="val" if evaluation else "train", tasks=tasks,
             builder=SampleBuilder(read, runtime.renderer), rewarder=rewarder, tally=tally, recorder=recorder,

@@ -38,6 +38,7 @@ class TrainStep:
         self._filter = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
         self._dropped = MetricGatherer()
         self._running: dict[asyncio.Task[list[Entry]], Group] = {}
+        self._used: list[Group] = []
         self._unused: list[Group] = []
         self._in_play = 0
         self._failed_in_a_row = 0
@@ -45,21 +46,27 @@ class TrainStep:
 
     async def run(self) -> RolloutFnTrainOutput:
         target = self._args.rollout_batch_size
-        kept: list[list[Entry]] = []
         everything: list[list[Entry]] = []
+        kept: list[list[Entry]] = []
         try:
             with tqdm(total=target * self._args.n_samples_per_prompt, desc="Rollout generation") as progress:
                 while len(kept) < target:
                     self._top_up(target)
                     done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
-                        group, entries = self._running.pop(task), task.result()
+                        entries = task.result()
                         everything.append(entries)
                         if len(kept) == target:
-                            self._unused.append(group)
-                        elif self._keeps(entries, target):
+                            continue  # Done in the same moment, but not needed: it is put back.
+                        group = self._running.pop(task)
+                        if self._keeps(entries, target):
                             kept.append(entries)
+                            self._used.append(group)
                             progress.update(len(entries))
+        except BaseException:
+            # The step has failed: what it had finished is not delivered either.
+            self._unused += self._used
+            raise
         finally:
             await self._end()
         return self._output(kept, everything)

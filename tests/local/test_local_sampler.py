@@ -42,7 +42,7 @@ def test_temperature_flattens():
         ({"top_p": 0.69}, {0, 1}),
         ({"top_p": 0.71}, {0, 1, 2}),
         ({"top_p": 0.01}, {0}),
-        ({"min_p": 0.5}, {0, 1, 2}),
+        ({"min_p": 0.49}, {0, 1, 2}),
         ({"top_k": 4, "top_p": 0.95, "min_p": 0.6}, {0, 1}),
     ],
 )
@@ -62,7 +62,9 @@ def test_forbidden_tokens_are_never_drawn_and_the_rest_is_renormalised():
 
 
 def test_a_repetition_penalty_makes_seen_tokens_less_likely():
-    token, _ = choose(torch.tensor([2.0, 1.9, -1.0]), SamplingParams(temperature=0, repetition_penalty=1.5), 0, seen=[0])
+    token, _ = choose(
+        torch.tensor([2.0, 1.9, -1.0]), SamplingParams(temperature=0, repetition_penalty=1.5), 0, seen=[0]
+    )
     assert token == 1
 
 

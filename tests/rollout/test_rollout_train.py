@@ -382,3 +382,12 @@ def test_no_reward_and_no_option_says_what_to_do(fake_sglang, run_rollout):
     fake_sglang.answer_with(lambda request: "ok")
     with pytest.raises(RewardError, match="--custom-rm-path or --rm-type"):
         run_rollout(chat_agent(reward=None), ["a"])
+
+
+def test_a_step_that_fails_puts_every_group_back(fake_sglang, run_rollout):
+    fake_sglang.answer_with(lambda request: "ok")
+    with pytest.raises(RewardError):
+        run_rollout(chat_agent(reward=None), ["a", "b", "c"], n_samples=2)
+    source = run_rollout.data_source
+    assert sorted(group[0].index for group in source.returned) == sorted(group[0].index for group in source.taken)
+    assert fake_sglang.in_flight == 0
