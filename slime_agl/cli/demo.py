@@ -26,7 +26,7 @@ def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path
     Starts the CPU engine and the real sglang-router, calls slime_agl.rollout.generate as slime's manager does, and
     holds every Sample against the engine's own record and against teacher forcing. Exit status 0 only if all agree.
     """
-    _leave_on_sigterm()
+    _leave_on_signals()
     # Imported here: torch and transformers take seconds, which `slime-agl --help` need not wait for.
     from slime_agl.cli.demo_report import Report
     from slime_agl.cli.demo_run import run_demo
@@ -52,11 +52,15 @@ def _example() -> Path:
     return example
 
 
-def _leave_on_sigterm() -> None:
-    """Unwind on SIGTERM as on Ctrl-C, so that the router and the engine end with us."""
+def _leave_on_signals() -> None:
+    """Unwind on SIGTERM as on Ctrl-C, so that the router and the engine end with us.
+
+    SIGINT is set too: a shell may have started us in the background with it ignored.
+    """
 
     def leave(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -89,9 +90,10 @@ class Report:
         """Print the table, one sample and the verdict; write the files."""
         self.console.print(self._table())
         self.console.print(
-            "runs: executions; turns, segs: turns and segments an execution; trained, masked: response tokens; "
-            "gw ms: time a turn spends in the gateway; max Δlogp: rollout against teacher-forced logprobs\n", style="dim",
-        )  # fmt: skip
+            "runs: executions; turns, segs: a run; trained, masked: response tokens;\n"
+            "gw ms: a turn's time in the gateway; Δlogp: max |rollout - teacher forced|",
+            style="dim",
+        )
         if self._shown is not None:
             self._print_sample(self._shown)
         worst = max((row["teacher_difference"] for row in self._rows), default=0.0)
@@ -108,10 +110,10 @@ class Report:
         self.console.print(f"[bold red]invariant broken[/]: {error}", soft_wrap=True)
 
     def _table(self) -> Table:
-        table = Table(title="math_feedback")
-        table.add_column("step")
-        for name in ("reward", "runs", "turns", "segs", "trained", "masked", "tok/s", "gw ms", "max Δlogp"):
-            table.add_column(name, justify="right")
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("step", no_wrap=True)
+        for name in ("reward", "runs", "turns", "segs", "trained", "masked", "tok/s", "gw ms", "Δlogp"):
+            table.add_column(name, justify="right", no_wrap=True)
         for row in self._rows:
             table.add_row(
                 row["step"], f"{row['reward']:.3f}", str(row["executions"]), f"{row['turns']:.2f}", f"{row['segments']:.2f}",

@@ -53,7 +53,18 @@ DOORS = {
     "uvloop": {"gateway", "local"},
     "yaml": {"cli"},
 }
-HEAVY = {"torch", "transformers", "tokenizers", "agentlightning", "litellm", "ray", "slime", "aiohttp", "sglang", "rich"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "tokenizers",
+    "agentlightning",
+    "litellm",
+    "ray",
+    "slime",
+    "aiohttp",
+    "sglang",
+    "rich",
+}
 
 
 def room_of(path: Path) -> str:
