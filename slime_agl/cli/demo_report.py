@@ -53,10 +53,9 @@ class Report:
         self.console.print(f"model [bold]{checkpoint.name}[/], engine on CPU behind the real sglang-router at {url}")
 
     def step(self, result: StepResult, checks: StepChecks) -> None:
-        rewards = [group_rewards(entry) for group in result.groups for entry in group]
+        rewards = [execution_reward(entry) for group in result.groups for entry in group]
         self._add(f"train {result.rollout_id}", result.samples, rewards, result.metrics, "rollout", result.seconds, checks)
-        several = [sample for sample in result.samples if sample.metadata["agl"]["turns"] > 1 and not sample.remove_sample]
-        self._shown = self._shown or next(iter(several), None) or result.samples[0]
+        self._shown = max([*filter(None, [self._shown]), *result.samples], key=_telling)
 
     def evaluation(self, name: str, entry: dict[str, list[Any]], result: EvalResult, checks: StepChecks) -> None:
         self._add("eval", entry["samples"], entry["rewards"], result.metrics, "eval", result.seconds, checks)
@@ -144,7 +143,12 @@ class Report:
         self.console.print(f"wrote {out / 'samples.jsonl'} ({len(self._samples)} samples) and {out / 'metrics.json'}")
 
 
-def group_rewards(entry: Any) -> float:
+def _telling(sample: Any) -> tuple[bool, float]:
+    """How much a Sample shows: several turns first, then its reward."""
+    return not sample.remove_sample and sample.metadata["agl"]["turns"] > 1, sample.reward
+
+
+def execution_reward(entry: Any) -> float:
     """The reward of an execution: of its Sample, or of the first of its Samples."""
     return (entry[0] if isinstance(entry, list) else entry).reward
 

@@ -14,7 +14,7 @@ import click
 @click.option("--port", default=30000, show_default=True, help="Port to bind; 0 takes a free one.")
 @click.option("--max-running", default=16, show_default=True, help="Requests that are decoded together.")
 @click.option("--seed", default=0, show_default=True, help="Seed of requests that bring none.")
-@click.option("--threads", default=None, type=int, help="CPU threads; default all cores.")
+@click.option("--threads", default=None, type=int, help="CPU threads; default half the cores.")
 def engine(model: str, host: str, port: int, max_running: int, seed: int, threads: int | None) -> None:
     """Serve a model with SGLang's /generate and control endpoints, on the CPU."""
     # Imported here: torch takes seconds, which `slime-agl --help` need not wait for.
@@ -22,8 +22,7 @@ def engine(model: str, host: str, port: int, max_running: int, seed: int, thread
     from slime_agl.local.model import use_threads
     from slime_agl.local.transformers_backend import load_backend
 
-    if threads is not None:
-        use_threads(threads)
+    use_threads(threads)
     server = EngineServer(load_backend(model, max_running=max_running, seed=seed), host, port, name=model)
     asyncio.run(_serve(server))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,9 +34,13 @@ def load_model(path: Path, dtype: str = "float32") -> PreTrainedModel:
     return model.eval()
 
 
-def use_threads(count: int) -> None:
-    """Compute with at most `count` CPU threads. Without a call, torch uses all cores."""
-    torch.set_num_threads(count)
+def use_threads(count: int | None) -> None:
+    """Compute with `count` CPU threads; None takes half the cores.
+
+    Agents, gateway and router run beside the model, and threads that wait for each other at every
+    layer are many times slower when one of them has to share its core.
+    """
+    torch.set_num_threads(count or max(1, (os.cpu_count() or 2) // 2))
 
 
 def load_model_and_tokenizer(path: Path, dtype: str = "float32") -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from slime_agl.host import default_args
 from slime_agl.local.engine_server import EngineThread
-from slime_agl.local.model import load_model_and_tokenizer
+from slime_agl.local.model import load_model_and_tokenizer, use_threads
 from slime_agl.local.router import start_router
 from slime_agl.local.score import teacher_logprobs_batch
 from slime_agl.local.smollm2 import resolve_model
@@ -38,6 +38,7 @@ class LocalStack:
 
     def __enter__(self) -> LocalStack:
         self.checkpoint: Path = resolve_model(self._name)
+        use_threads(None)
         self._model, tokenizer = load_model_and_tokenizer(self.checkpoint, "float32")
         backend = TransformersBackend(
             self._model, tokenizer, model_path=str(self.checkpoint), max_running=self._max_running, seed=self._seed

@@ -11,6 +11,7 @@ No fixture needs a network, a GPU or slime.
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 # pytest loads this module in every run of every user: it imports nothing before a fixture is asked for.
 
 DEADLINE_SECONDS = 60.0
+
+# Test modules import agentlightning before any fixture runs; without this its import asks the network for prices.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
 @pytest.fixture
