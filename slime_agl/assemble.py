@@ -55,7 +55,9 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
         tokens=config.spans == "tokens",
     )
     if args.hf_checkpoint is None:
-        raise ConfigError("--hf-checkpoint is missing; it names the tokenizer and the chat template that agents' messages go through")
+        raise ConfigError(
+            "--hf-checkpoint is missing; it names the tokenizer and the chat template that agents' messages go through"
+        )
     tokenizer = load_tokenizer(str(args.hf_checkpoint))
     renderer = make_renderer(args, tokenizer)
     report = audit(renderer)

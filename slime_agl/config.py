@@ -40,7 +40,9 @@ class RunnersConfig:
         at_least("agl.runners.max_concurrency", self.max_concurrency, 1)
         at_least("agl.runners.max_attempts", self.max_attempts, 1)
         if self.timeout_seconds is not None and self.timeout_seconds <= 0:
-            raise ConfigError(f"agl.runners.timeout_seconds is {self.timeout_seconds}, it must be above 0, or null for none")
+            raise ConfigError(
+                f"agl.runners.timeout_seconds is {self.timeout_seconds}, it must be above 0, or null for none"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,9 @@ class Config:
             mapping = {**mapping, "failure": {"agent_error": policy, "engine_error": policy, "deadline": policy}}
         config = _read(cls, mapping, "agl")
         if not config.agent:
-            raise ConfigError("agl.agent is missing; name your agent as an import path, such as `my_package.agents.solver`")
+            raise ConfigError(
+                "agl.agent is missing; name your agent as an import path, such as `my_package.agents.solver`"
+            )
         return config
 
 

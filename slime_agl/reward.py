@@ -53,7 +53,9 @@ def load_reward_function(path: str | None) -> RewardFunction | None:
         return None
     function = load_object(path)
     if not callable(function):
-        raise ConfigError(f"agl.reward names {path}, which is {type(function).__name__}, not a function of (task, execution)")
+        raise ConfigError(
+            f"agl.reward names {path}, which is {type(function).__name__}, not a function of (task, execution)"
+        )
     return function
 
 
@@ -69,7 +71,9 @@ async def ask(function: RewardFunction, execution: Execution) -> Any:
             reward = await reward
     except Exception as error:
         # The user's function is a boundary: its error must say which execution it was about.
-        raise RewardError(f"agl.reward failed on rollout {execution.rollout_id}: {type(error).__name__}: {error}") from error
+        raise RewardError(
+            f"agl.reward failed on rollout {execution.rollout_id}: {type(error).__name__}: {error}"
+        ) from error
     return checked(reward, f"agl.reward on rollout {execution.rollout_id}")
 
 
@@ -79,7 +83,9 @@ def checked(reward: Any, source: str) -> Any:
         return {name: checked(value, f"{source}, dimension {name!r}") for name, value in reward.items()}
     if isinstance(reward, bool | int | float) or hasattr(reward, "__float__"):
         return float(reward)
-    raise RewardError(f"{source} gave {reward!r} ({type(reward).__name__}), a reward must be a number or a dict of numbers")
+    raise RewardError(
+        f"{source} gave {reward!r} ({type(reward).__name__}), a reward must be a number or a dict of numbers"
+    )
 
 
 def shaped(reward: Any, key: str | None, source: str) -> Any:

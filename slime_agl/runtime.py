@@ -125,6 +125,7 @@ class Runtime:
         self._finished: dict[str, Execution] = {}
         self._numbers = itertools.count(1 << 40)
         self._running = False
+        self._said: set[str] = set()
 
     def start(self) -> None:
         """Start gateway, store and runners. What started is stopped again when a later part fails."""
@@ -157,6 +158,12 @@ class Runtime:
             raise SlimeAglError("the runtime is stopped")
         return self._wait(coroutine)
 
+    def warn_once(self, message: str) -> None:
+        """Log a warning, once in this runtime's life."""
+        if message not in self._said:
+            self._said.add(message)
+            logger.warning(message)
+
     def next_number(self) -> int:
         """A number for an execution whose Sample has no index."""
         return next(self._numbers)
@@ -185,9 +192,7 @@ class Runtime:
             step.rollouts.append(rollout_id)
             self._desk.expect(rollout_id, job)
 
-        outcome = await self._lightning.run(
-            job.task, mode=job.mode, resources_id=step.resources_id, enqueued=enqueued
-        )
+        outcome = await self._lightning.run(job.task, mode=job.mode, resources_id=step.resources_id, enqueued=enqueued)
         sealed = self._desk.take(outcome.rollout_id)
         execution = _finish(job, outcome, sealed)
         self._finished[outcome.rollout_id] = execution

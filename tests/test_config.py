@@ -10,7 +10,12 @@ from slime_agl.errors import ConfigError
 
 def test_defaults_need_nothing_but_an_agent():
     config = Config.read({"agent": "pkg.agent"})
-    assert (config.history, config.sampling, config.runners.mode, config.gateway.port) == ("append", "trainer", "auto", 0)
+    assert (config.history, config.sampling, config.runners.mode, config.gateway.port) == (
+        "append",
+        "trainer",
+        "auto",
+        0,
+    )
 
 
 def test_one_word_sets_the_policy_of_all_failures():

@@ -76,12 +76,15 @@ def same_reply(reply: Reply, message: dict) -> bool:
 
 
 def same_message(a: dict, b: dict) -> bool:
-    """Say whether two user, system or tool messages reach the template as the same message.
+    """Say whether two messages reach the template as the same message, or are one assistant message echoed twice.
 
     Raises:
         TemplateError: they differ as sent, and one of them cannot be normalised.
     """
-    return a == b or normalise([a]) == normalise([b])
+    if a == b:
+        return True
+    one, other = normalise([a, b])
+    return one == other or (one["role"] == "assistant" and same_reply(_as_reply(one), other))
 
 
 def reply_message(reply: Reply) -> dict:
@@ -189,6 +192,16 @@ def _spoken(text: str) -> str:
     """Drop the reasoning that a client has written into the content."""
     thought = split_think(text, opened=END_THINK in text)
     return text if thought is None else thought[1]
+
+
+def _as_reply(message: dict) -> Reply:
+    """Return what a normalised assistant message says."""
+    calls = [(call["id"], call["function"]) for call in message.get("tool_calls", ())]
+    return Reply(
+        message["content"],
+        message.get("reasoning_content", ""),
+        tuple(ToolCall(call_id, function["name"], function["arguments"]) for call_id, function in calls),
+    )
 
 
 def _words(text: str) -> list[str]:

@@ -37,10 +37,21 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """text: what stands outside the calls. calls: (name, arguments as JSON text of an object), in order."""
+    """text: what stands outside the calls. calls: (name, arguments as JSON text of an object), in order.
+
+    Raises:
+        IllFormed: a name cannot be written in UTF-8; JSON can escape half a surrogate pair.
+    """
 
     text: str
     calls: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        for name, _ in self.calls:
+            try:
+                name.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise IllFormed(f"a call's name is not text: {error}") from error
 
 
 def read_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Calls:

@@ -19,7 +19,9 @@ TEACHER_TOLERANCE = 1e-4
 @click.option("--samples", default=4, show_default=True, help="Executions a prompt (slime's n_samples_per_prompt).")
 @click.option("--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the engine's sampling.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write samples.jsonl and metrics.json there.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Write samples.jsonl and metrics.json there."
+)
 def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path | None) -> None:
     """Run examples/math_feedback on a real language model and check every token.
 

@@ -18,7 +18,6 @@ from slime_agl.local.driver import EvalResult, StepResult
 TRAINED, MASKED = "bold black on green", "black on bright_black"
 
 
-
 @dataclass(frozen=True, slots=True)
 class StepChecks:
     """checked: trained tokens found in the engine's own record. in_flight: requests left at the engine.
@@ -54,7 +53,9 @@ class Report:
 
     def step(self, result: StepResult, checks: StepChecks) -> None:
         rewards = [execution_reward(entry) for group in result.groups for entry in group]
-        self._add(f"train {result.rollout_id}", result.samples, rewards, result.metrics, "rollout", result.seconds, checks)
+        self._add(
+            f"train {result.rollout_id}", result.samples, rewards, result.metrics, "rollout", result.seconds, checks
+        )
         self._shown = max([*filter(None, [self._shown]), *result.samples], key=_telling)
 
     def evaluation(self, name: str, entry: dict[str, list[Any]], result: EvalResult, checks: StepChecks) -> None:

@@ -39,7 +39,9 @@ def build_app(sessions: Sessions, renderer: Renderer, model: str) -> web.Applica
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+async def _errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
     try:
         return await handler(request)
     except Refusal as refusal:
@@ -125,7 +127,9 @@ class _Surface:
         return _json({"object": "list", "data": [card]})
 
     async def health(self, request: web.Request) -> web.Response:
-        return _json({"status": "ok", "open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight})
+        return _json(
+            {"status": "ok", "open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}
+        )
 
     async def metrics(self, request: web.Request) -> web.Response:
         values = {"open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}

@@ -47,7 +47,9 @@ def read_request(body: Any, default_model: str) -> tuple[TurnRequest, Shape]:
         raise bad_field("messages", "messages must be a non-empty list of objects")
     choice = body.get("tool_choice")
     if choice not in (None, "auto", "none"):
-        raise bad_field("tool_choice", f"tool_choice {choice!r} cannot be enforced on the trained policy; use 'auto' or 'none'")
+        raise bad_field(
+            "tool_choice", f"tool_choice {choice!r} cannot be enforced on the trained policy; use 'auto' or 'none'"
+        )
     request = TurnRequest(
         messages=messages,
         model=body.get("model") or default_model,
@@ -113,10 +115,14 @@ def _constraint(response_format: Any) -> dict[str, Any]:
     schema = response_format.get("json_schema") if isinstance(response_format, dict) else None
     if kind == "json_schema" and isinstance(schema, dict) and isinstance(schema.get("schema"), dict):
         return {"json_schema": json.dumps(schema["schema"])}
-    raise bad_field("response_format", f"response_format of type {kind!r} is not supported; use text, json_object or json_schema")
+    raise bad_field(
+        "response_format", f"response_format of type {kind!r} is not supported; use text, json_object or json_schema"
+    )
 
 
-def completion(answers: list[Answer], request: TurnRequest, shape: Shape, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+def completion(
+    answers: list[Answer], request: TurnRequest, shape: Shape, decode: Callable[[list[int]], str]
+) -> dict[str, Any]:
     """The body of a chat.completion."""
     choices = []
     for number, answer in enumerate(answers):

@@ -18,7 +18,14 @@ class Refusal(SlimeAglError):
         param: str | None = None, retry: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(message)
-        self.status, self.message, self.type, self.code, self.param, self.retry = status, message, type, code, param, retry
+        self.status, self.message, self.type, self.code, self.param, self.retry = (
+            status,
+            message,
+            type,
+            code,
+            param,
+            retry,
+        )
 
 
 def bad_field(param: str, message: str) -> Refusal:

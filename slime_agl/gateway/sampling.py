@@ -61,7 +61,10 @@ class Sampler:
                 raise context_overflow(prompt_length, min(limits))
             rooms.append(min(limits) - prompt_length)
         if not rooms:
-            raise bad_field("max_tokens", "no limit for this turn is known; send max_tokens, or train with --rollout-max-response-len")
+            raise bad_field(
+                "max_tokens",
+                "no limit for this turn is known; send max_tokens, or train with --rollout-max-response-len",
+            )
         room = min(rooms)
         params = {**spec.sampling, **request.constraint, "max_new_tokens": room}
         if request.stop:

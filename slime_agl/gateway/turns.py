@@ -76,10 +76,12 @@ class TurnMaker:
             prompt = await self._prompt(session, request, match)
             params = self._sampler.params(session, request, prompt.length)
             drafts = [Draft(prompt.length, prompt.json) for _ in range(request.n)]
-            await _all([
-                self._sampler.sample(session, call, draft, _seeded(params, number))
-                for number, draft in enumerate(drafts)
-            ])
+            await _all(
+                [
+                    self._sampler.sample(session, call, draft, _seeded(params, number))
+                    for number, draft in enumerate(drafts)
+                ]
+            )
             await call.claimed()
             return [self._commit(session, request, prompt, draft, call.refused) for draft in drafts]
         except TemplateError as error:

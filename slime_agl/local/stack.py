@@ -64,7 +64,10 @@ class LocalStack:
         """slime's arguments for this stack: checkpoint and router are set."""
         address = urlsplit(self.url)
         return default_args(
-            hf_checkpoint=str(self.checkpoint), sglang_router_ip=address.hostname, sglang_router_port=address.port, **overrides
+            hf_checkpoint=str(self.checkpoint),
+            sglang_router_ip=address.hostname,
+            sglang_router_port=address.port,
+            **overrides,
         )
 
     @property

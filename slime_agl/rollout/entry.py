@@ -14,6 +14,7 @@ from slime_agl.rollout.executions import Executor
 from slime_agl.rollout.record import Recorder
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
+from slime_agl.rollout.support import check_supported, warn_of_fan_out, warn_of_partial_rollout
 from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import task_builder
 from slime_agl.rollout.train import TrainStep
@@ -41,8 +42,10 @@ def generate(
     """
     config = Config.read(getattr(args, "agl", None))
     read = RolloutArgs.read(args)
+    check_supported(read)
     tasks, reward = task_builder(config.task), load_reward_function(config.reward)
     runtime = live_runtime(config, read)
+    warn_of_partial_rollout(read, runtime)
     tally = Tally("eval" if evaluation else "rollout")
     recorder = Recorder(config.record_dir, "eval" if evaluation else "step", rollout_id)
     rewarder = Rewarder(read, reward)
@@ -55,7 +58,10 @@ def generate(
         )  # fmt: skip
         if evaluation:
             return await evaluate(read, executor, runtime.eval_prompts, tally)
-        return await TrainStep(read, executor, rewarder, tally, data_source).run()
+        output = await TrainStep(read, executor, rewarder, tally, data_source).run()
+        fan_out = (len(entry) for group in output.samples for entry in group if isinstance(entry, list))
+        warn_of_fan_out(read, runtime, max(fan_out, default=1))
+        return output
 
     return _closing(runtime, step, recorder)
 

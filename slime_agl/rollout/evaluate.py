@@ -14,9 +14,7 @@ from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.train import all_failed
 
 
-async def evaluate(
-    args: RolloutArgs, executor: Executor, prompts: EvalPrompts, tally: Tally
-) -> RolloutFnEvalOutput:
+async def evaluate(args: RolloutArgs, executor: Executor, prompts: EvalPrompts, tally: Tally) -> RolloutFnEvalOutput:
     """Run all eval datasets side by side; one Sample an execution, in row order.
 
     Raises:
@@ -24,7 +22,9 @@ async def evaluate(
         AgentError: no execution of a dataset was usable.
     """
     if args.group_rm:
-        raise ConfigError("--group-rm has no meaning in an evaluation; give the eval dataset a custom_rm_path of its own")
+        raise ConfigError(
+            "--group-rm has no meaning in an evaluation; give the eval dataset a custom_rm_path of its own"
+        )
     tasks = [asyncio.ensure_future(_one(args, executor, prompts, config)) for config in args.eval_datasets]
     try:
         results = await asyncio.gather(*tasks)
@@ -48,7 +48,9 @@ async def _one(args: RolloutArgs, executor: Executor, prompts: EvalPrompts, conf
         raise
     if entries and not any(entry.usable for entry in entries):
         first = entries[0].execution
-        raise AgentError(all_failed(f"all {len(entries)} executions of eval dataset {config.name}", first.failure, first.error))
+        raise AgentError(
+            all_failed(f"all {len(entries)} executions of eval dataset {config.name}", first.failure, first.error)
+        )
     return eval_entry(args, [entry.samples[0] for entry in entries])
 
 

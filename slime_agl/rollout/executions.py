@@ -12,6 +12,7 @@ from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
 from slime_agl.rollout.record import Recorder
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
+from slime_agl.rollout.support import check_replay
 from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import TaskBuilder
 from slime_agl.runtime import Execution, Job, Runtime, Step
@@ -74,6 +75,8 @@ class Executor:
             reward = await self._rewarder.own(execution, evaluation=self._evaluation)
         for sample in samples:
             sample.reward = reward
+            if not self._evaluation:
+                check_replay(self._args, sample)
         if self._evaluation:
             samples = [_last(samples, execution)]
         samples = await apply_rollout_sample_hooks(

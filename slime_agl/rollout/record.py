@@ -32,7 +32,9 @@ class Recorder:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("wb", buffering=0)
         except OSError as error:
-            raise ConfigError(f"agl.record_dir: {path} cannot be written ({error.strerror}); name a writable directory") from error
+            raise ConfigError(
+                f"agl.record_dir: {path} cannot be written ({error.strerror}); name a writable directory"
+            ) from error
 
     def write(self, execution: Execution, samples: list[Sample]) -> None:
         if self._file is not None:

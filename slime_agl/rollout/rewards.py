@@ -24,7 +24,9 @@ class Rewarder:
     async def own(self, execution: Execution, *, evaluation: bool) -> Any:
         """The reward that the agent or `agl.reward` gives; None when neither does."""
         if execution.reward is not None:
-            return self.shape(execution.reward, f"the agent's reward in rollout {execution.rollout_id}", evaluation=evaluation)
+            return self.shape(
+                execution.reward, f"the agent's reward in rollout {execution.rollout_id}", evaluation=evaluation
+            )
         if self._function is not None:
             reward = await ask(self._function, execution)
             return self.shape(reward, f"agl.reward on rollout {execution.rollout_id}", evaluation=evaluation)

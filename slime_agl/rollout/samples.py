@@ -99,9 +99,17 @@ def check_sample(sample: Sample, segment: Segment) -> None:
         logprobs += turn.output_logprobs() if trained else [0.0] * len(output)
     start = len(ids) - sample.response_length
     if sample.tokens != ids:
-        at = next((i for i, pair in enumerate(zip(sample.tokens, ids, strict=False)) if pair[0] != pair[1]), min(len(ids), len(sample.tokens)))
-        raise InvariantError(f"sample has {len(sample.tokens)} tokens, the engine saw {len(ids)}; they differ at {at} ({where})")
-    for name, mine, expected in (("loss_mask", sample.loss_mask, mask), ("rollout_log_probs", sample.rollout_log_probs, logprobs)):
+        at = next(
+            (i for i, pair in enumerate(zip(sample.tokens, ids, strict=False)) if pair[0] != pair[1]),
+            min(len(ids), len(sample.tokens)),
+        )
+        raise InvariantError(
+            f"sample has {len(sample.tokens)} tokens, the engine saw {len(ids)}; they differ at {at} ({where})"
+        )
+    for name, mine, expected in (
+        ("loss_mask", sample.loss_mask, mask),
+        ("rollout_log_probs", sample.rollout_log_probs, logprobs),
+    ):
         if mine != expected[start:]:
             raise InvariantError(
                 f"{name} has {len(mine or ())} entries for a response of {sample.response_length} tokens, "

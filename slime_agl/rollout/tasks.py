@@ -25,7 +25,9 @@ def task_builder(setting: str | Mapping[str, str] | None) -> TaskBuilder:
     if isinstance(setting, str):
         function = load_object(setting)
         if not callable(function):
-            raise ConfigError(f"agl.task names {setting}, which is {type(function).__name__}, not a function of a Sample")
+            raise ConfigError(
+                f"agl.task names {setting}, which is {type(function).__name__}, not a function of a Sample"
+            )
         return function
     return _Renamed(setting)
 

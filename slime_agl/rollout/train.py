@@ -31,7 +31,9 @@ Group = list[Sample]
 class TrainStep:
     """One step. `run` returns the output, or raises after everything it started has ended."""
 
-    def __init__(self, args: RolloutArgs, executor: Executor, rewarder: Rewarder, tally: Tally, data_source: Any) -> None:
+    def __init__(
+        self, args: RolloutArgs, executor: Executor, rewarder: Rewarder, tally: Tally, data_source: Any
+    ) -> None:
         self._args, self._executor, self._tally, self._source = args, executor, tally, data_source
         self._rewarder = rewarder if args.group_rm else None
         self._limits = Limits(args.rollout_max_response_len, args.rollout_max_context_len)
@@ -113,7 +115,11 @@ class TrainStep:
         self._first_error = self._first_error or worst.error
         limit = max(2, self._args.rollout_batch_size)
         if self._failed_in_a_row >= limit:
-            raise AgentError(all_failed(f"the last {limit} groups ({limit * len(entries)} executions)", worst.failure, self._first_error))
+            raise AgentError(
+                all_failed(
+                    f"the last {limit} groups ({limit * len(entries)} executions)", worst.failure, self._first_error
+                )
+            )
 
     async def _end(self) -> None:
         """End what still runs, and put groups that were taken but not used back into the data source."""

@@ -104,7 +104,9 @@ def account(ledger: Ledger, parts: tuple[Segment, ...]) -> Account:
         elif turn.untrained:
             untrained[turn.untrained] += count
         elif count:
-            raise InvariantError(f"turn {turn.index} of {ledger}: {count} sampled tokens train nowhere and no reason says why")
+            raise InvariantError(
+                f"turn {turn.index} of {ledger}: {count} sampled tokens train nowhere and no reason says why"
+            )
     sampled = trained + untrained.total()
     forks = Counter(turn.fork for turn in ledger.turns if turn.fork)
     return Account(sampled, trained, untrained, forks)

@@ -322,9 +322,7 @@ def test_a_loop_that_shuts_down_seals_what_runs_and_does_not_hang() -> None:
     async def main() -> None:
         await service.start(Session())
         resources_id = await service.publish(0, endpoint="http://h:1/v1", model="m", sampling_parameters={})
-        kept.extend(
-            asyncio.create_task(service.run({}, mode="train", resources_id=resources_id)) for _ in range(2)
-        )
+        kept.extend(asyncio.create_task(service.run({}, mode="train", resources_id=resources_id)) for _ in range(2))
         while (await service.metrics())["store/rollouts"] < 2:
             await asyncio.sleep(0)
         for _ in range(5):

@@ -15,6 +15,7 @@ from slime_agl.errors import AgentError, ConfigError, EngineUnavailable, HostErr
 from slime_agl.host import Sample
 from slime_agl.rollout import generate
 from slime_agl.testing.agents import chat_agent, failing_agent, sync_agent, tool_agent
+from slime_agl.testing.paths import importable
 from tests.conftest import flat
 
 
@@ -391,3 +392,28 @@ def test_a_step_that_fails_puts_every_group_back(fake_sglang, run_rollout):
     source = run_rollout.data_source
     assert sorted(group[0].index for group in source.returned) == sorted(group[0].index for group in source.taken)
     assert fake_sglang.in_flight == 0
+
+
+def test_what_cannot_be_replayed_is_refused(fake_sglang, run_rollout):
+    fake_sglang.answer_with(lambda request: "ok")
+    with pytest.raises(ConfigError, match="--use-rollout-routing-replay"):
+        run_rollout(chat_agent(), ["a"], use_rollout_routing_replay=True)
+    with pytest.raises(ConfigError, match="--rollout-top-p is 0.9.*no top-p token sets"):
+        run_rollout(chat_agent(), ["a"], rollout_top_p=0.9)
+
+
+def test_a_fan_out_that_slime_would_normalise_wrongly_is_said_once(fake_sglang, run_rollout, caplog):
+    fake_sglang.answer_with(lambda request: "ok")
+
+    @agl.rollout
+    async def twice(task: Any, llm: Any) -> float:
+        async with client(llm) as ai:
+            for text in ("one", "two"):
+                await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+        return 1.0
+
+    with importable(twice) as path:
+        run_rollout(path, ["a"])
+        run_rollout(path, ["a"])
+    said = [record for record in caplog.records if "--custom-reward-post-process-path" in record.message]
+    assert len(said) == 1

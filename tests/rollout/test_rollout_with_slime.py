@@ -21,11 +21,7 @@ import agentlightning as agl
 import openai
 import pytest
 
-from slime_agl import host
-from slime_agl.errors import RewardError
 from slime_agl.rollout import generate, shutdown
-from slime_agl.testing.agents import chat_agent
-from slime_agl.testing.answers import Answer
 from slime_agl.testing.paths import importable
 
 types = pytest.importorskip("slime.utils.types", reason="slime is not on PYTHONPATH", exc_type=ImportError)
@@ -101,14 +97,21 @@ def managed(monkeypatch: pytest.MonkeyPatch, rollout_args: Any, tmp_path: Path) 
     source_class = slimes("slime.rollout.data_source").RolloutDataSourceWithBuffer
     logged: list[dict[str, Any]] = []
     monkeypatch.setattr(ray, "put", lambda value, **_: value)
-    monkeypatch.setattr(slimes("slime.observability.logging_utils"), "log", lambda args, log, step_key: logged.append(log))
+    monkeypatch.setattr(
+        slimes("slime.observability.logging_utils"), "log", lambda args, log, step_key: logged.append(log)
+    )
 
     def make(agent: Any, prompts: list[str], **overrides: Any) -> Managed:
         path = tmp_path / "prompts.jsonl"
         path.write_text("".join(json.dumps({"input": prompt, "label": None}) + "\n" for prompt in prompts), "utf-8")
         dump = str(tmp_path / "dump" / "{rollout_id}.pt")
         section = {"agent": stack.enter_context(importable(agent)), "runners": {"timeout_seconds": 60.0}}
-        given = {"rollout_batch_size": len(prompts), "n_samples_per_prompt": 2, "prompt_data": str(path), "agl": section}
+        given = {
+            "rollout_batch_size": len(prompts),
+            "n_samples_per_prompt": 2,
+            "prompt_data": str(path),
+            "agl": section,
+        }
         given |= {"label_key": "label", "eval_prompt_data": ["rows", str(path)], "save_debug_rollout_data": dump}
         args = rollout_args(**{**MANAGER_ARGS, **given, **overrides})
         args.global_batch_size = args.rollout_batch_size * args.n_samples_per_prompt
