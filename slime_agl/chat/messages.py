@@ -72,7 +72,8 @@ def same_reply(reply: Reply, message: dict) -> bool:
     if any(not _same_call(ours, theirs) for ours, theirs in zip(reply.tool_calls, calls, strict=True)):
         return False
     theirs = _content(message.get("content"), "the assistant message")
-    return _words(theirs) == _words(reply.text) or _words(_spoken(theirs)) == _words(_spoken(reply.text))
+    readings = [_words(reply.text), _words(_spoken(reply.text))]
+    return _words(theirs) in readings or _words(_spoken(theirs)) in readings
 
 
 def same_message(a: dict, b: dict) -> bool:

@@ -89,6 +89,11 @@ def test_reasoning_may_be_echoed_in_any_way(message: dict) -> None:
     assert same_reply(Reply("It is seven.", "clock", ()), {"role": "assistant", **message})
 
 
+def test_a_stray_end_of_reasoning_in_a_reply_hides_no_echo() -> None:
+    echoed = {"role": "assistant", "content": "<think>\nclock\n</think>\n\nIt is seven.</think>"}
+    assert same_reply(Reply("It is seven.</think>", "clock", ()), echoed)
+
+
 @pytest.mark.parametrize(
     "message",
     [
