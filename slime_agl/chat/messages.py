@@ -15,6 +15,8 @@ from slime_agl.errors import TemplateError
 
 ROLES = ("system", "user", "assistant", "tool")
 THINK, END_THINK = "<think>", "</think>"
+# Kinds of parts that are text, and the key it stands under.
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,15 @@ class Reply:
     """What a finished turn said.
 
     text, reasoning: '' when absent. ill_formed: `text` is raw, because it holds
-    tool-call syntax from which no call may be made.
+    tool-call syntax from which no call may be made. stopped_by: the stop string that
+    was sampled after `text`, which the agent was not given.
     """
 
     text: str
     reasoning: str
     tool_calls: tuple[ToolCall, ...]
     ill_formed: bool = False
+    stopped_by: str = ""
 
     def __post_init__(self) -> None:
         if self.ill_formed and self.tool_calls:
@@ -61,18 +65,22 @@ def normalise(messages: list[dict]) -> list[dict]:
 def same_reply(reply: Reply, message: dict) -> bool:
     """Say whether an assistant message, raw or normalised, echoes `reply`.
 
-    Calls agree by name and parsed arguments, in order, whatever their ids; text agrees up to
-    white space. Reasoning may be echoed apart, echoed inside the content, or dropped.
+    Calls agree by name and parsed arguments, in order, whatever their ids; a client that writes
+    calls into the content names them by their ids. Text agrees up to white space, with or without
+    the stop string that ended it. Reasoning may be echoed apart, echoed inside the content, or dropped.
     """
     if message.get("role") != "assistant":
         return False
     calls = message.get("tool_calls") or []
+    if reply.tool_calls and not calls:
+        written = _content(message.get("content"), "the assistant message")
+        return all(call.id and call.id in written for call in reply.tool_calls)
     if len(calls) != len(reply.tool_calls):
         return False
     if any(not _same_call(ours, theirs) for ours, theirs in zip(reply.tool_calls, calls, strict=True)):
         return False
     theirs = _content(message.get("content"), "the assistant message")
-    readings = [_words(reply.text), _words(_spoken(reply.text))]
+    readings = [_words(reply.text), _words(_spoken(reply.text)), _words(reply.text + reply.stopped_by)]
     return _words(theirs) in readings or _words(_spoken(theirs)) in readings
 
 
@@ -168,9 +176,10 @@ def _part(part: Any, where: str) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    if kind != "text" or not isinstance(part.get("text"), str):
+    text = part.get(TEXT_PARTS[kind]) if kind in TEXT_PARTS else None
+    if not isinstance(text, str):
         raise TemplateError(f"{where} has type {kind!r}; this chat template takes text parts only")
-    return part["text"]
+    return text
 
 
 def _same_call(ours: ToolCall, theirs: Mapping[str, Any]) -> bool:

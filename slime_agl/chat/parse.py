@@ -40,19 +40,21 @@ class ReplyParser:
         finish: str,
         tools: list[dict] | None,
         prompt_opens_think: bool = False,
+        begun: str = "",
         mint: Callable[[int], str],
     ) -> Reply:
         """Return what a turn said. Never raises for what a model wrote.
 
         finish: 'stop', 'length' or 'abort'. tools: without any, call syntax stays text.
         prompt_opens_think: the generation prompt ends in an open `<think>`.
+        begun: the part of the answer that was written for the model, at the end of its prompt.
         mint: returns the id of the k-th call, from 0.
 
         A turn that was cut makes calls only if all call syntax in it is closed. Where syntax gives no
         call, the raw text comes back, flagged ill-formed, so that no half call can be executed.
         """
         cut = finish != STOP
-        text = self._text(ids)
+        text = begun + self._text(ids)
         try:
             reasoning, said = self._split(text, opened=prompt_opens_think, cut=cut)
             if not tools:

@@ -95,12 +95,12 @@ class Renderer:
         """Return the ids of a first prompt: everything rendered, with the generation prompt."""
         return self.encode(self.render(messages, tools, kwargs))
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of `text` and nothing else: no beginning or end of sequence is added."""
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return the ids of `text` and, unless asked, nothing else: no beginning or end of sequence is added."""
         if self._core is not None:
-            return self._core.encode(text, add_special_tokens=False).ids
+            return self._core.encode(text, add_special_tokens=add_special_tokens).ids
         with self._slow_lock:
-            return list(self._tokenizer.encode(text, add_special_tokens=False))
+            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of `ids`, with no clean-up of spaces."""

@@ -13,6 +13,7 @@ from slime_agl.trace.turn import ABORT, LENGTH, STOP, Sampled, logprob_array, to
 
 OWN_FIELDS = frozenset({"input_ids", "sampling_params", "return_logprob", "stream", "rid"})
 REPLAY_PREFIXES = ("routed_experts", "top_p_")
+ALTERNATIVES = "output_top_logprobs"
 LONGEST_SCALAR = 256
 LONGEST_QUOTE = 600
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
@@ -150,8 +151,9 @@ def _tokens(meta: Mapping[str, Any], request: EngineRequest) -> tuple[list[int],
 
 
 def _kept(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Replay data and the small scalars: what `Sampled` has no field for and a sample may need."""
-    return {key: value for key, value in meta.items() if key.startswith(REPLAY_PREFIXES) or _small(value)}
+    """Replay data, asked-for alternatives and the small scalars: what `Sampled` has no field for."""
+    kept = (*REPLAY_PREFIXES, ALTERNATIVES)
+    return {key: value for key, value in meta.items() if key.startswith(kept) or _small(value)}
 
 
 def _small(value: Any) -> bool:

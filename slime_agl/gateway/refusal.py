@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from slime_agl.errors import SlimeAglError
 
+CONTEXT_OVERFLOW = "context_length_exceeded"
+
 
 class Refusal(SlimeAglError):
     """An answer other than a turn: HTTP status, OpenAI's error type and code, and the field at fault.
@@ -38,7 +40,7 @@ def context_overflow(prompt: int, limit: int) -> Refusal:
     return Refusal(
         400,
         f"This model's maximum context length is {limit} tokens. However, your messages resulted in {prompt} tokens.",
-        code="context_length_exceeded",
+        code=CONTEXT_OVERFLOW,
         param="messages",
     )
 

@@ -21,10 +21,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
 class Draft:
-    """A turn while it is sampled. shown: tokens of its prompt. json: prompt and output so far, as decimal text."""
+    """A turn while it is sampled. shown: tokens of its prompt. json: prompt and output so far, as decimal text.
 
-    def __init__(self, shown: int, json: bytes) -> None:
-        self.shown, self.json = shown, json
+    extra: further fields of its engine requests.
+    """
+
+    def __init__(self, shown: int, json: bytes, extra: Mapping[str, Any]) -> None:
+        self.shown, self.json, self.extra = shown, json, extra
         self.parts: list[Sampled] = []
         self.length = 0
         self.started = time.time()
@@ -39,7 +42,7 @@ class Draft:
 class Sampler:
     """Asks the engine for tokens.
 
-    policy: 'trainer' or 'agent', whose temperature and top_p count.
+    policy: 'trainer' or 'agent', whose temperature, top_p and other sampling parameters count.
     context_limit: the engine's own limit in tokens, None when unknown.
     """
 
@@ -70,6 +73,8 @@ class Sampler:
         if request.stop:
             own = params.get("stop") or []
             params["stop"] = [*([own] if isinstance(own, str) else own), *request.stop]
+        if request.stop_ids:
+            params["stop_token_ids"] = [*(params.get("stop_token_ids") or []), *request.stop_ids]
         return params | self._chosen(session, request, params)
 
     def _chosen(self, session: Session, request: TurnRequest, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,9 +82,8 @@ class Sampler:
         if self._policy == "trainer":
             session.counters["sampling_overridden"] += bool(wished)
             return {}
-        chosen = {name: value for name, value in wished.items() if name in ("temperature", "top_p")}
-        session.counters["sampling_by_agent"] += bool(chosen)
-        return chosen
+        session.counters["sampling_by_agent"] += bool(wished)
+        return wished
 
     async def sample(self, session: Session, call: Call, draft: Draft, params: Mapping[str, Any]) -> None:
         """Fill the draft. An answer cut by an abort goes on from its partial output, unless nobody wants it.
@@ -110,7 +114,9 @@ class Sampler:
         call.rids.add(rid)
         asked = time.perf_counter()
         try:
-            part = await self._engine.generate(EngineRequest(draft.json, shown, params, rid, session.spec.session_key))
+            part = await self._engine.generate(
+                EngineRequest(draft.json, shown, params, rid, session.spec.session_key, draft.extra)
+            )
         finally:
             call.rids.discard(rid)
             draft.engine_seconds += time.perf_counter() - asked

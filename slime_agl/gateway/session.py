@@ -12,6 +12,8 @@ from typing import Any
 from slime_agl.errors import InvariantError
 from slime_agl.gateway.calls import Calls
 from slime_agl.gateway.conversation import Conversation
+from slime_agl.gateway.own_prompts import OwnPrompts
+from slime_agl.gateway.stored import StoredResponses
 from slime_agl.trace.ledger import Ledger
 
 PROMPTS_HELD = 4
@@ -54,6 +56,8 @@ class Session:
         self.key = key
         self.ledger = Ledger(spec.rollout_id, spec.attempt_id)
         self.conversation = Conversation()
+        self.own_prompts = OwnPrompts()
+        self.stored = StoredResponses()
         self.calls = Calls()
         self.counters: Counter[str] = Counter()
         self.engine_errors: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from slime_agl.engine.base import Engine
 from slime_agl.errors import SlimeAglError
@@ -70,15 +70,21 @@ class Sessions:
             raise sealed(rollout_id, attempt_id)
         return session
 
-    def call(self, session: Session, request: TurnRequest, digest: Hashable, *, marked: bool) -> Call:
-        """Start serving a request, or join the call that it repeats. The caller is counted as waiting."""
+    def call(
+        self, session: Session, requests: Sequence[TurnRequest], digest: Hashable, *, marked: bool
+    ) -> Call:  # fmt: skip
+        """Start serving the requests of a call, or join the call that they repeat. The caller is counted as waiting."""
         call = session.calls.find(digest, marked=marked)
         if call is not None:
             session.counters["joined_retries"] += 1
         else:
-            call = session.calls.start(digest, lambda call: self._maker.serve(session, request, call))
+            call = session.calls.start(digest, lambda call: self._maker.serve_all(session, requests, call))
         call.arrive()
         return call
+
+    async def count(self, session: Session, request: TurnRequest) -> int:
+        """Tokens that the engine would be shown for a request; nothing is sampled. Raises Refusal."""
+        return await self._maker.count(session, request)
 
     def give_up(self, call: Call) -> None:
         """No client wants this call any more: its engine requests are aborted, what they sampled is kept untrained."""

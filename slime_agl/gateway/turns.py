@@ -6,24 +6,27 @@ import asyncio
 import time
 import uuid
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from slime_agl.chat.delta import Continuation, Delta, DeltaEncoder, Fork
 from slime_agl.chat.messages import Reply, normalise, reply_message
+from slime_agl.chat.opening import call_opening
 from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import EngineError, EngineRejected, InvariantError, TemplateError
 from slime_agl.gateway.calls import Call
 from slime_agl.gateway.conversation import Match, Message, Node
-from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.own_prompts import Start, TextNode, longest_held
+from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
+from slime_agl.gateway.request import ANY_TOOL, Answer, TurnRequest
 from slime_agl.gateway.sampling import Draft, Sampler
 from slime_agl.gateway.session import Session, ids_json, joined_json
 from slime_agl.trace.ledger import Ledger
-from slime_agl.trace.turn import Turn, token_array
+from slime_agl.trace.turn import STOP, Turn, token_array
 
 THINK = "<think>"
 
@@ -36,18 +39,22 @@ class TurnSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """node: the turn continued, or None. new_ids: what the engine has not seen. length, json: the whole prompt.
+    """parent: the turn continued, or None. new_ids: what the engine has not seen. length, json: the whole prompt.
 
-    added, normal: the messages since that turn, as sent and as the template takes them.
+    node: that turn in the conversation. added, normal: the messages since then, as sent and as the template takes them.
+    start: how a text that the agent made itself begins. begun: the part of the answer that `new_ids` ends with.
     """
 
-    node: Node | None
+    parent: int | None
     new_ids: array
     length: int
     json: bytes
-    added: tuple[Message, ...]
-    normal: tuple[Message, ...]
     fork: str
+    node: Node | None = None
+    added: tuple[Message, ...] = ()
+    normal: tuple[Message, ...] = ()
+    start: Start | None = None
+    begun: str = ""
 
 
 class TurnMaker:
@@ -72,10 +79,9 @@ class TurnMaker:
         drafts: list[Draft] = []
         prompt: Prompt | None = None
         try:
-            match = session.conversation.match(request.messages, request.tools, request.template_kwargs)
-            prompt = await self._prompt(session, request, match)
+            prompt = await self._prompt(session, request)
             params = self._sampler.params(session, request, prompt.length)
-            drafts = [Draft(prompt.length, prompt.json) for _ in range(request.n)]
+            drafts = [Draft(prompt.length, prompt.json, request.extra) for _ in range(request.n)]
             await _all(
                 [
                     self._sampler.sample(session, call, draft, _seeded(params, number))
@@ -85,7 +91,7 @@ class TurnMaker:
             await call.claimed()
             return [self._commit(session, request, prompt, draft, call.refused) for draft in drafts]
         except TemplateError as error:
-            raise bad_field("messages", str(error)) from error
+            raise _template_refusal(error) from error
         except InvariantError as error:
             session.broken = session.broken or error
             raise
@@ -96,21 +102,81 @@ class TurnMaker:
                     self._commit(session, request, prompt, draft, "engine_error")
             raise _engine_refusal(error) from error
 
-    async def _prompt(self, session: Session, request: TurnRequest, match: Match) -> Prompt:
+    async def serve_all(self, session: Session, requests: Sequence[TurnRequest], call: Call) -> list[Answer]:
+        """Serve the requests of one call side by side; their answers come in order.
+
+        Raises:
+            Refusal, InvariantError: see `serve`; what the other requests sampled is kept.
+        """
+        if len(requests) == 1:
+            return await self.serve(session, requests[0], call)
+        done = await asyncio.gather(*(self.serve(session, r, call) for r in requests), return_exceptions=True)
+        for outcome in done:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [answer for answers in done for answer in answers]
+
+    async def count(self, session: Session, request: TurnRequest) -> int:
+        """Tokens that the engine would be shown for a request. Raises Refusal."""
+        try:
+            return (await self._prompt(session, request)).length
+        except TemplateError as error:
+            raise _template_refusal(error) from error
+
+    async def _prompt(self, session: Session, request: TurnRequest) -> Prompt:
+        if isinstance(request.prompt, str):
+            return await self._text_prompt(session, request, request.prompt)
+        if request.prompt is not None:
+            return self._ids_prompt(session, request.prompt)
+        match = session.conversation.match(request.messages, request.tools, request.template_kwargs)
+        prompt = await self._chat_prompt(session, request, match)
+        return self._opened(prompt, request) if request.forced else prompt
+
+    async def _text_prompt(self, session: Session, request: TurnRequest, text: str) -> Prompt:
+        start = session.own_prompts.start(text, session.ledger, self._renderer.decode)
+        fresh = start.parent is None and not start.head
+        encode = partial(self._renderer.encode, add_special_tokens=fresh and request.add_special_tokens)
+        rest = await asyncio.get_running_loop().run_in_executor(self._encoders, encode, text[start.rest :])
+        return self._extended(session, start.parent, start.head + token_array(rest), fork=start.fork, start=start)
+
+    def _ids_prompt(self, session: Session, ids: tuple[int, ...]) -> Prompt:
+        parent = longest_held(session.ledger, ids)
+        held = 0 if parent is None else session.ledger.length(parent)
+        return self._extended(session, parent, token_array(ids[held:]))
+
+    def _extended(self, session: Session, parent: int | None, new_ids: array, **more: Any) -> Prompt:
+        """The prompt that is turn `parent` and `new_ids`."""
+        if parent is None:
+            return Prompt(None, new_ids, len(new_ids), ids_json(new_ids), **{"fork": "", **more})
+        json = joined_json(session.held_json(parent), ids_json(new_ids))
+        return Prompt(parent, new_ids, session.ledger.length(parent) + len(new_ids), json, **{"fork": "", **more})
+
+    def _opened(self, prompt: Prompt, request: TurnRequest) -> Prompt:
+        """The prompt with the beginning of a call that must be made."""
+        name = None if request.forced == ANY_TOOL else request.forced
+        try:
+            opening = call_opening(self._renderer, request.tools or [], name, request.template_kwargs)
+        except TemplateError as error:
+            raise bad_field("tool_choice", str(error)) from error
+        ids = token_array(self._renderer.encode(opening.text))
+        json = joined_json(prompt.json, ids_json(ids))
+        length = prompt.length + len(ids)
+        return replace(prompt, new_ids=prompt.new_ids + ids, length=length, json=json, begun=opening.call)
+
+    async def _chat_prompt(self, session: Session, request: TurnRequest, match: Match) -> Prompt:
         normal = tuple(normalise(list(match.new)))
         fork = match.fork
         if match.node is not None:
             delta = self._continue(match.node, normal, request)
             if isinstance(delta, Delta):
-                held = session.held_json(match.node.index)
-                new_ids = token_array(delta.ids)
-                length = session.ledger.length(match.node.index) + len(new_ids)
-                json = joined_json(held, ids_json(new_ids))
-                return Prompt(match.node, new_ids, length, json, match.new, normal, fork)
+                return self._extended(
+                    session, match.node.index, token_array(delta.ids), fork=fork, node=match.node, added=match.new,
+                    normal=normal,
+                )  # fmt: skip
             fork = delta.reason
             normal = (*match.node.context(), reply_message(match.node.reply), *normal)
         new_ids = token_array(await self._encode(list(normal), request))
-        return Prompt(None, new_ids, len(new_ids), ids_json(new_ids), tuple(request.messages), normal, fork)
+        return self._extended(session, None, new_ids, fork=fork, added=tuple(request.messages), normal=normal)
 
     def _continue(self, node: Node, normal: tuple[Message, ...], request: TurnRequest) -> Delta | Fork:
         kwargs = dict(request.template_kwargs)
@@ -128,10 +194,10 @@ class TurnMaker:
     def _commit(self, session: Session, request: TurnRequest, prompt: Prompt, draft: Draft, reason: str) -> Answer:
         turn = Turn(
             index=len(session.ledger.turns),
-            parent=None if prompt.node is None else prompt.node.index,
+            parent=prompt.parent,
             new_ids=prompt.new_ids,
             parts=tuple(draft.parts),
-            turn_id=f"chatcmpl-{uuid.uuid4().hex}",
+            turn_id=f"{request.id_prefix}{uuid.uuid4().hex}",
             fork=_fork(session, prompt),
             untrained=reason,
             model=request.model,
@@ -139,15 +205,34 @@ class TurnMaker:
             ended=time.time(),
             engine_seconds=draft.engine_seconds,
         )
-        reply = self._reply(turn, request, prompt)
+        reply = self._text_reply(turn) if request.prompt is not None else self._reply(turn, request, prompt)
         session.ledger.commit(turn)
         session.keep_json(turn.index, draft.json)
         if not reason:
-            session.conversation.add(_node(turn, request, prompt, reply))
+            self._remember(session, turn, request, prompt, reply)
             session.last_messages, session.last_text = request.messages, reply.text
             session.counters["ill_formed_replies"] += reply.ill_formed
         self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, session.ledger)
-        return Answer(turn, reply, prompt.length)
+        shown = session.ledger.held(turn.index)[: prompt.length] if request.return_ids else None
+        return Answer(turn, reply, prompt.length, shown)
+
+    def _remember(
+        self, session: Session, turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply
+    ) -> None:  # fmt: skip
+        """Let later requests find this turn by what they begin with."""
+        if request.prompt is None:
+            session.conversation.add(_node(turn, request, prompt, reply))
+        elif prompt.start is not None and isinstance(request.prompt, str):
+            whole = self._renderer.decode(list(turn.output_ids()))
+            parent = prompt.start.node
+            added = request.prompt[prompt.start.rest if parent else 0 :]
+            session.own_prompts.add(TextNode(turn.index, added, reply.text, whole), parent)
+
+    def _text_reply(self, turn: Turn) -> Reply:
+        """What a turn says that no template shaped: its text, without what ended it."""
+        ids = list(turn.output_ids())
+        ended = turn.finish == STOP and bool(ids) and ids[-1] in self._renderer.stop_ids | {turn.matched}
+        return _without_stop(turn, Reply(self._renderer.decode(ids[:-1] if ended else ids), "", ()))
 
     def _reply(self, turn: Turn, request: TurnRequest, prompt: Prompt) -> Reply:
         if isinstance(turn.matched, int):
@@ -158,13 +243,13 @@ class TurnMaker:
             finish=turn.finish,
             tools=request.tools,
             prompt_opens_think=opening.rstrip().endswith(THINK),
+            begun=prompt.begun,
             # Nine letters, because templates of the Mistral kind take no other length.
             mint=lambda number: f"c{turn.index:06d}{number:02d}",
         )
-        if isinstance(turn.matched, str) and turn.matched and turn.matched in reply.text:
-            text = reply.text[: reply.text.rindex(turn.matched)]
-            return Reply(text, reply.reasoning, reply.tool_calls, reply.ill_formed)
-        return reply
+        if request.one_call and len(reply.tool_calls) > 1:
+            reply = replace(reply, tool_calls=reply.tool_calls[:1])
+        return _without_stop(turn, reply)
 
 
 def _node(turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Node:
@@ -178,9 +263,21 @@ def _fork(session: Session, prompt: Prompt) -> str:
     """Why the turn is not the plain continuation, as things stand at its commit."""
     if prompt.fork:
         return prompt.fork
-    if prompt.node is None:
-        return "new_conversation" if session.conversation.roots else ""
-    return "branch" if prompt.node.children else ""
+    siblings = [i for i in session.ledger.children(prompt.parent) if not session.ledger.turns[i].untrained]
+    if not siblings:
+        return ""
+    return "new_conversation" if prompt.parent is None else "branch"
+
+
+def _without_stop(turn: Turn, reply: Reply) -> Reply:
+    """The reply as agents get it: the stop string that ended the turn was sampled, and is left out."""
+    if not isinstance(turn.matched, str) or not turn.matched or turn.matched not in reply.text:
+        return reply
+    return replace(reply, text=reply.text[: reply.text.rindex(turn.matched)], stopped_by=turn.matched)
+
+
+def _template_refusal(error: TemplateError) -> Refusal:
+    return bad_field("messages", str(error))
 
 
 def _seeded(params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
@@ -206,5 +303,5 @@ def _engine_refusal(error: EngineError) -> Refusal:
     message = str(error)
     if isinstance(error, EngineRejected):
         overflow = "context length" in message
-        return Refusal(400, message, code="context_length_exceeded" if overflow else "engine_rejected")
+        return Refusal(400, message, code=CONTEXT_OVERFLOW if overflow else "engine_rejected")
     return Refusal(502, message, type="api_error", code="engine_unavailable")

@@ -1,0 +1,164 @@
+"""Reading a request body field by field. What cannot be honoured is refused by name, before anything is sampled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slime_agl.errors import closest
+from slime_agl.gateway.refusal import Refusal, bad_field
+
+# The agent's name for a sampling parameter, and SGLang's.
+SAMPLING = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
+}
+BOOKKEEPING = frozenset(
+    {"metadata", "user", "safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention", "store"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The fields of one protocol.
+
+    honoured: they do what they say. ignored: they change nothing about the answer.
+    fixed: only these values are what happens here. refused: why a field cannot be honoured; empty values pass.
+    """
+
+    honoured: frozenset[str]
+    ignored: frozenset[str] = BOOKKEEPING
+    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, body: Any) -> dict[str, Any]:
+        """Return the body's fields that are not null.
+
+        Raises:
+            Refusal: 400 that names the field.
+        """
+        if not isinstance(body, dict):
+            raise Refusal(400, f"the request body must be a JSON object, got {type(body).__name__}")
+        given = {name: value for name, value in body.items() if value is not None}
+        for name in given.keys() - self.honoured - self.ignored:
+            self._check(name, given[name])
+        return given
+
+    def _check(self, name: str, value: Any) -> None:
+        if name in self.fixed:
+            if not any(value is taken or value == taken for taken in self.fixed[name]):
+                taken = " or ".join(json.dumps(item) for item in self.fixed[name])
+                raise bad_field(name, f"{name} is {json.dumps(value)}; this endpoint honours {taken} only")
+        elif name in self.refused:
+            if value:
+                raise bad_field(name, f"{name} is not supported: {self.refused[name]}")
+        else:
+            known = self.honoured | self.ignored | self.fixed.keys()
+            raise bad_field(name, f"{name} is not a field of this endpoint.{closest(name, known)}")
+
+
+def count(body: Mapping[str, Any], name: str, *, least: int = 1, most: int | None = None) -> int | None:
+    """A whole number, or None when absent."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        upper = f" and at most {most}" if most is not None else ""
+        raise bad_field(name, f"{name} is {value!r}, it must be a whole number of at least {least}{upper}")
+    return value
+
+
+def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An object; empty when absent."""
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise bad_field(name, f"{name} must be an object, got {type(value).__name__}")
+    return value
+
+
+def objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """A list of objects; empty when absent."""
+    value = body.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise bad_field(name, f"{name} must be a list of objects")
+    return value
+
+
+def stops(body: Mapping[str, Any], name: str = "stop") -> tuple[str, ...]:
+    """One stop string or several."""
+    stop = body.get(name) or ()
+    stop = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(stop, list | tuple) or not all(isinstance(text, str) and text for text in stop):
+        raise bad_field(name, f"{name} must be a string or a list of non-empty strings")
+    return tuple(stop)
+
+
+def ids(value: Any, name: str) -> tuple[int, ...]:
+    """A list of token ids."""
+    if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+        raise bad_field(name, f"{name} must be a list of token ids")
+    return tuple(value)
+
+
+def sampling(body: Mapping[str, Any]) -> dict[str, float]:
+    """The sampling parameters in SGLang's names."""
+    found = {}
+    for name, engine_name in SAMPLING.items():
+        value = body.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise bad_field(name, f"{name} is {value!r}, it must be a number")
+        found[engine_name] = value
+    return found
+
+
+def template_kwargs(body: Mapping[str, Any], effort: Any = None) -> dict[str, Any]:
+    """Variables for the chat template: `chat_template_kwargs`, and the two that have fields of their own."""
+    found = dict(mapping(body, "chat_template_kwargs"))
+    if body.get("enable_thinking") is not None:
+        found.setdefault("enable_thinking", bool(body["enable_thinking"]))
+    if effort is not None:
+        found.setdefault("reasoning_effort", effort)
+    return found
+
+
+def constraint(wish: Any, name: str) -> dict[str, Any]:
+    """SGLang's parameter for structured output; `wish` is {type, json_schema: {schema}} or {type, schema}."""
+    kind = wish.get("type") if isinstance(wish, dict) else wish
+    if kind in (None, "text"):
+        return {}
+    if kind == "json_object":
+        return {"json_schema": '{"type": "object"}'}
+    inner = wish.get("json_schema", wish) if isinstance(wish, dict) else None
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if kind == "json_schema" and isinstance(schema, dict):
+        return {"json_schema": json.dumps(schema)}
+    raise bad_field(name, f"{name} of type {kind!r} is not supported; use text, json_object or json_schema")
+
+
+def grammar(body: Mapping[str, Any]) -> dict[str, str]:
+    """SGLang's own fields for structured output."""
+    found = {name: body[name] for name in ("regex", "ebnf") if body.get(name) is not None}
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise bad_field(name, f"{name} must be a string, got {type(value).__name__}")
+    return found
+
+
+def top_logprobs(number: int | None) -> dict[str, Any]:
+    """Fields of the engine request for `number` alternatives a token."""
+    return {"top_logprobs_num": number} if number else {}

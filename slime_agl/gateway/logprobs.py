@@ -1,0 +1,48 @@
+"""Log probabilities of sampled tokens, and of what could have stood in their place, in each protocol's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from slime_agl.trace.turn import Turn
+
+Decode = Callable[[list[int]], str]
+
+
+def chat_logprobs(turn: Turn, decode: Decode) -> list[dict[str, Any]]:
+    """Entries of `logprobs.content`; the Responses protocol takes the same."""
+    entries = []
+    tokens = zip(turn.output_ids(), turn.output_logprobs(), _alternatives(turn), strict=True)
+    for token, logprob, others in tokens:
+        alternatives = [_entry(decode([other]), value) for value, other, *_ in others]
+        entries.append(_entry(decode([token]), logprob) | {"top_logprobs": alternatives})
+    return entries
+
+
+def completion_logprobs(turn: Turn, decode: Decode, offset: int) -> dict[str, Any]:
+    """The `logprobs` object of legacy completions. offset: characters before the first sampled token."""
+    texts = [decode([token]) for token in turn.output_ids()]
+    offsets = []
+    for text in texts:
+        offsets.append(offset)
+        offset += len(text)
+    top = [{decode([other]): value for value, other, *_ in others} for others in _alternatives(turn)]
+    return {
+        "tokens": texts,
+        "token_logprobs": turn.output_logprobs().tolist(),
+        "top_logprobs": top if any(top) else None,
+        "text_offset": offsets,
+    }
+
+
+def _entry(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _alternatives(turn: Turn) -> Iterator[list[Any]]:
+    """SGLang's [logprob, id, text] triples for each sampled token; none where it was not asked."""
+    for part in turn.parts:
+        found = part.meta.get("output_top_logprobs") or ()
+        for at in range(len(part.ids)):
+            yield (found[at] or []) if at < len(found) else []

@@ -1,0 +1,101 @@
+"""Prompts that an agent made itself: which turn they continue, and which ids are new.
+
+A text that begins with an earlier prompt and its answer goes on from the ids of that turn; only what
+follows is encoded. Ids that begin with a turn's ids go on from it, whatever protocol that turn spoke.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.turn import token_array
+
+
+@dataclass(slots=True)
+class TextNode:
+    """A turn that answered a text. added: the text after its parent's. shown: what the agent was given.
+
+    whole: all that was sampled, with the stop string or stop token that `shown` leaves out.
+    """
+
+    index: int
+    added: str
+    shown: str
+    whole: str
+    children: list[TextNode] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a prompt begins. parent: the turn it continues, or None. head: ids of a root that are held already.
+
+    node: the parent as text. rest: characters of the prompt that are not in any id yet. fork: why it is no continuation.
+    """
+
+    parent: int | None = None
+    node: TextNode | None = None
+    head: array = field(default_factory=lambda: array("i"))
+    rest: int = 0
+    fork: str = ""
+
+
+class OwnPrompts:
+    """The turns of an attempt that answered texts, found again by what the next text begins with."""
+
+    def __init__(self) -> None:
+        self.roots: list[TextNode] = []
+
+    def add(self, node: TextNode, parent: TextNode | None) -> None:
+        (parent.children if parent else self.roots).append(node)
+
+    def start(self, prompt: str, ledger: Ledger, decode: Callable[[list[int]], str]) -> Start:
+        """Find the longest text of a turn that `prompt` begins with.
+
+        An agent that leaves out how a turn ended (its stop token or stop string) asks for another sequence than
+        the one that was sampled: that is a new root, made of the very ids up to there.
+        """
+        best = Start(fork="new_conversation") if self.roots else Start()
+        stack = [(root, 0) for root in self.roots]
+        while stack:
+            node, at = stack.pop()
+            said_at = at + len(node.added)
+            if not prompt.startswith(node.added, at) or not prompt.startswith(node.shown, said_at):
+                continue
+            if prompt.startswith(node.whole, said_at):
+                end = said_at + len(node.whole)
+                if end > best.rest:
+                    best = Start(parent=node.index, node=node, rest=end)
+                stack.extend((child, end) for child in node.children)
+            elif said_at + len(node.shown) > best.rest:
+                best = _cut(node, said_at, ledger, decode)
+        return best
+
+
+def _cut(node: TextNode, said_at: int, ledger: Ledger, decode: Callable[[list[int]], str]) -> Start:
+    """Keep the ids whose text lies within what the agent was shown."""
+    said = list(ledger.turns[node.index].output_ids())
+    kept = len(said)
+    while not node.shown.startswith(text := decode(said[:kept])):
+        kept -= 1
+    held = ledger.held(node.index)
+    return Start(head=held[: len(held) - len(said) + kept], rest=said_at + len(text), fork="ending_left_out")
+
+
+def longest_held(ledger: Ledger, prompt: tuple[int, ...]) -> int | None:
+    """The deepest answered turn whose prompt and output `prompt` begins with."""
+    ids = token_array(prompt)
+    best, longest = None, 0
+    stack: list[tuple[int, int]] = [(root, 0) for root in ledger.children(None)]
+    while stack:
+        index, at = stack.pop()
+        turn = ledger.turns[index]
+        own = turn.new_ids + turn.output_ids()
+        if turn.untrained or ids[at : at + len(own)] != own:
+            continue
+        if ledger.length(index) > longest:
+            best, longest = index, ledger.length(index)
+        stack.extend((child, ledger.length(index)) for child in ledger.children(index))
+    return best

@@ -1,0 +1,48 @@
+"""Answers of the Responses protocol that an agent may name in a later request of the same attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """previous: the response it continued. items: its input. body: what the agent got."""
+
+    previous: StoredResponse | None
+    items: tuple[Item, ...]
+    body: dict[str, Any]
+
+
+class StoredResponses:
+    """The stored responses of one attempt, by id, and their items."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, StoredResponse] = {}
+        self._items: dict[str, Item] = {}
+
+    def keep(self, stored: StoredResponse) -> None:
+        self._by_id[stored.body["id"]] = stored
+        self._items |= {item["id"]: item for item in stored.body["output"]}
+
+    def find(self, response_id: str) -> StoredResponse | None:
+        return self._by_id.get(response_id)
+
+    def forget(self, response_id: str) -> bool:
+        """Let no later request name it; says whether it was there. Responses that continue it keep their history."""
+        return self._by_id.pop(response_id, None) is not None
+
+    def item(self, item_id: str) -> Item | None:
+        return self._items.get(item_id)
+
+
+def history(stored: StoredResponse | None) -> list[Item]:
+    """The items of a conversation from its start to the output of `stored`."""
+    chain: list[StoredResponse] = []
+    while stored is not None:
+        chain.append(stored)
+        stored = stored.previous
+    return [item for at in reversed(chain) for item in (*at.items, *at.body["output"])]
