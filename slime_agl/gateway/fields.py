@@ -32,7 +32,7 @@ class Table:
     """The fields of one protocol.
 
     honoured: they do what they say. ignored: they change nothing about the answer.
-    fixed: only these values are what happens here. refused: why a field cannot be honoured; empty values pass.
+    fixed: only these values are what happens here. refused: why a field cannot be honoured; false and empty lists pass.
     """
 
     honoured: frozenset[str]
@@ -59,7 +59,7 @@ class Table:
                 taken = " or ".join(json.dumps(item) for item in self.fixed[name])
                 raise bad_field(name, f"{name} is {json.dumps(value)}; this endpoint honours {taken} only")
         elif name in self.refused:
-            if value:
+            if value or value == {}:  # an empty object asks for a feature with its defaults
                 raise bad_field(name, f"{name} is not supported: {self.refused[name]}")
         else:
             known = self.honoured | self.ignored | self.fixed.keys()

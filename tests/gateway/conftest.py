@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,13 @@ from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.gateway.server import Gateway, GatewayParts
 from slime_agl.gateway.session import SealedSession, SessionSpec
+from slime_agl.host import RolloutArgs, Sample, default_args
+from slime_agl.rollout.samples import SampleBuilder
+from slime_agl.runtime import Execution
+from slime_agl.testing.tokenizer import tool_call_text
+from slime_agl.trace.invariants import Seen, check_against
 from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.segments import account, segments
 from slime_agl.trace.turn import Turn
 
 
@@ -32,6 +39,35 @@ class Notes:
     def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None:
         assert ledger.turns[turn.index] is turn
         self.turns.append((rollout_id, attempt_id, turn))
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What an attempt came to, after its Samples were found to be the engine's own tokens."""
+
+    left: SealedSession
+    segments: int
+    turns: int
+    trained: int
+    sampled: int
+
+    @property
+    def forks(self) -> list[str]:
+        return [turn.fork for turn in self.left.ledger.turns if turn.fork]
+
+    def one_segment(self, turns: int) -> bool:
+        """All turns are one sequence in which every sampled token trains."""
+        return (self.segments, self.turns, self.forks, self.trained) == (1, turns, [], self.sampled)
+
+
+def oddly(text: str, tokenizer: Any) -> list[int]:
+    """Ids of an answer sampled a character at a time, as no tokenizer would encode it: whoever encodes it again is found out."""
+    pieces = re.split(r"(</?(?:tool_call|think)>)", text)
+    ids: list[int] = []
+    for piece in pieces:
+        for part in [piece] if piece.startswith("<") else piece:
+            ids += tokenizer.encode(part, add_special_tokens=False)
+    return [*ids, tokenizer.eos_token_id]
 
 
 class Bench:
@@ -64,6 +100,20 @@ class Bench:
     async def seal(self, name: str = "at-1") -> SealedSession:
         return await self.gateway.seal("ro-1", name)
 
+    async def prove(self, fake: Any, name: str = "at-1") -> Proof:
+        """End the attempt and hold its Samples against the engine's record."""
+        left = await self.seal(name)
+        parts = segments(left.ledger)
+        execution = Execution(
+            rollout_id="ro-1", attempt_id=name, task=None, reward=None, final_text="", messages=[], spans=(),
+            failure="", error="", ledger=left.ledger, segments=parts, account=account(left.ledger, parts),
+            counters=left.counters, seconds=0.0,
+        )  # fmt: skip
+        builder = SampleBuilder(RolloutArgs.read(default_args()), self.gateway._parts.renderer)
+        samples = builder.build(Sample(), execution, 0)
+        trained = check_against([Seen(s.request.input_ids, s.ids, s.logprobs) for s in fake.answers], samples)
+        return Proof(left, len(samples), len(left.ledger.turns), trained, sum(len(sent.ids) for sent in fake.answers))
+
 
 @pytest_asyncio.fixture
 async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
@@ -87,6 +137,18 @@ async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
         for client in bench.clients:
             await client.close()
         await asyncio.to_thread(bench.gateway.stop)
+
+
+@pytest.fixture
+def script(fake_sglang: Any) -> Callable[..., None]:
+    """Script answers: a text is said, a list of (name, arguments) is called; all of it sampled oddly."""
+
+    def write(*answers: str | list[tuple[str, Any]]) -> None:
+        for answer in answers:
+            text = answer if isinstance(answer, str) else "\n".join(tool_call_text(*call) for call in answer)
+            fake_sglang.say(ids=oddly(text, fake_sglang.tokenizer))
+
+    return write
 
 
 @pytest.fixture
