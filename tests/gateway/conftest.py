@@ -119,11 +119,11 @@ class Bench:
 async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
     benches: list[Bench] = []
 
-    def make(policy: str = "trainer", history: str = "append", **config: Any) -> Bench:
+    def make(policy: str = "trainer", history: str = "append", url: str = "", **config: Any) -> Bench:
         renderer = Renderer(fake_sglang.tokenizer)
         notes = Notes()
         parts = GatewayParts(
-            engine=RouterEngine(fake_sglang.url), renderer=renderer,
+            engine=RouterEngine(url or fake_sglang.url), renderer=renderer,
             delta=DeltaEncoder(renderer, audit(renderer), history=history), parser=ReplyParser(renderer),
             sink=notes, model="policy", policy=policy,
         )  # fmt: skip

@@ -10,6 +10,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from slime_agl.local.router import start_router
+
 ADD: dict[str, Any] = {
     "name": "add",
     "description": "Add two numbers.",
@@ -146,6 +148,42 @@ async def test_ids_are_given_to_an_agent_that_asks(bench, script, fake_sglang):
     await client.completions.create(model="m", prompt=[*held, 5, 6], max_tokens=50)
     assert fake_sglang.requests[1].input_ids == (*held, 5, 6)
     assert (await bench.prove(fake_sglang)).one_segment(2)
+
+
+async def test_a_stop_string_that_an_agent_writes_back_is_recognised(bench, fake_sglang):
+    fake_sglang.say("Look.\nSTOP").say("Seen.")
+    client = await bench.open()
+    messages: list[Any] = [{"role": "user", "content": "hi"}]
+    answer = await client.chat.completions.create(model="m", messages=messages, stop="STOP")
+    assert answer.choices[0].message.content == "Look.\n"
+    messages += [{"role": "assistant", "content": "Look.\nSTOP"}, {"role": "user", "content": "Sunny."}]
+    await client.chat.completions.create(model="m", messages=messages)
+    assert (await bench.prove(fake_sglang)).one_segment(2)
+
+
+async def test_all_protocols_are_exact_behind_the_real_router(make_bench, script, fake_sglang, tmp_path):
+    pytest.importorskip("sglang_router", reason="the router's wheel is not installed")
+    with start_router([fake_sglang.url], log=tmp_path / "router.log") as router:
+        bench = make_bench(url=router.url)
+        client = await bench.open()
+        script(TWO_CALLS, "Seven.")
+        await chat(client, 2, logprobs=True, top_logprobs=2)
+        assert fake_sglang.requests[0].json["top_logprobs_num"] == 2
+        script(TWO_CALLS, "Done.")
+        told: list[Any] = [{"role": "user", "content": "Add."}]
+        response = await client.responses.create(model="m", input=told, tools=RESPONSE_TOOLS)
+        told = outputs(response)
+        await client.responses.create(model="m", input=told, tools=RESPONSE_TOOLS, previous_response_id=response.id)
+        script("one", "two")
+        first = await client.completions.create(model="m", prompt="x", max_tokens=50)
+        await client.completions.create(model="m", prompt=f"x{first.choices[0].text}<|im_end|>y", max_tokens=50)
+        script("hi", "again")
+        for messages in (["a"], ["a", "hi", "b"]):
+            roles = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(messages)]
+            await client.post("/messages", body={"max_tokens": 50, "messages": roles}, cast_to=object)
+        proof = await bench.prove(fake_sglang)
+    assert (proof.segments, proof.turns, proof.trained) == (4, 8, proof.sampled)
+    assert proof.forks == ["new_conversation"] * 3
 
 
 # Legacy completions
