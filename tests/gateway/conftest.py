@@ -23,7 +23,7 @@ from slime_agl.gateway.session import SealedSession, SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.runtime import Execution
-from slime_agl.testing.tokenizer import tool_call_text
+from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text
 from slime_agl.trace.invariants import Seen, check_against
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import account, segments
@@ -39,6 +39,9 @@ class Notes:
     def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None:
         assert ledger.turns[turn.index] is turn
         self.turns.append((rollout_id, attempt_id, turn))
+
+
+PLAN = audit(Renderer(tiny_tokenizer()))
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
         notes = Notes()
         parts = GatewayParts(
             engine=RouterEngine(url or fake_sglang.url), renderer=renderer,
-            delta=DeltaEncoder(renderer, audit(renderer), history=history), parser=ReplyParser(renderer),
+            delta=DeltaEncoder(renderer, PLAN, history=history), parser=ReplyParser(renderer),
             sink=notes, model="policy", policy=policy,
         )  # fmt: skip
         gateway = Gateway(GatewayConfig(**config), parts)
