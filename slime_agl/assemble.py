@@ -51,7 +51,7 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
         mode=config.runners.mode,
         max_concurrency=config.runners.max_concurrency or args.concurrency,
         timeout_seconds=config.runners.timeout_seconds,
-        max_attempts=config.runners.max_attempts,
+        max_attempts=config.failure.max_attempts,
         tokens=config.spans == "tokens",
     )
     if args.hf_checkpoint is None:
@@ -75,7 +75,9 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
         policy=config.sampling,
     )
     gateway = Gateway(config.gateway, parts)
-    return Runtime(config, gateway, lightning, SessionDesk(gateway), renderer, EvalPrompts(args, tokenizer))
+    return Runtime(
+        config, gateway, lightning, SessionDesk(gateway, config.failure), renderer, EvalPrompts(args, tokenizer)
+    )
 
 
 def _template(path: Any) -> str | None:

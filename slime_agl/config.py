@@ -34,11 +34,9 @@ class RunnersConfig:
     timeout_seconds: float | None = key(
         3600.0, "deadline of one attempt, then it is sealed, aborted and cancelled; null for none"
     )
-    max_attempts: int = key(1, "tries of an execution when its agent fails or meets the deadline")
 
     def __post_init__(self) -> None:
         at_least("agl.runners.max_concurrency", self.max_concurrency, 1)
-        at_least("agl.runners.max_attempts", self.max_attempts, 1)
         if self.timeout_seconds is not None and self.timeout_seconds <= 0:
             raise ConfigError(
                 f"agl.runners.timeout_seconds is {self.timeout_seconds}, it must be above 0, or null for none"
@@ -63,14 +61,47 @@ class GatewayConfig:
             raise ConfigError(f"agl.gateway.public_url is {self.public_url!r}, it must start with http:// or https://")
 
 
+Policy = Literal["retry", "mask", "negative"]
+
+
 @dataclass(frozen=True, slots=True)
 class FailureConfig:
-    agent_error: Literal["mask", "negative"] = key(
-        "mask", "an agent that raised: `mask` leaves a placeholder that does not train, `negative` trains what it did"
+    agent_error: Policy = key(
+        "mask",
+        "an agent that raised: `mask` leaves a placeholder that neither trains nor counts in a baseline, `negative` "
+        "trains what it did, `retry` runs the agent again and masks when no try is left",
     )
-    engine_error: Literal["mask", "negative"] = key("mask", "the same when the engine failed under the agent")
-    deadline: Literal["mask", "negative"] = key("mask", "the same when the attempt met its deadline")
+    engine_error: Policy = key("mask", "the same when the engine failed under the agent")
+    deadline: Policy = key("mask", "the same when the attempt met its deadline")
+    max_attempts: int = key(3, "most tries of an execution under `retry`")
     negative_reward: float = key(0.0, "reward of a failed execution under `negative`")
+
+    def __post_init__(self) -> None:
+        at_least("agl.failure.max_attempts", self.max_attempts, 1)
+
+    def policy(self, failure: str) -> Policy:
+        """What happens to an execution that failed so; one that made no LLM call is masked, as it has no tokens."""
+        policies = {"agent_error": self.agent_error, "engine_error": self.engine_error, "deadline": self.deadline}
+        return policies.get(failure, "mask")
+
+
+@dataclass(frozen=True, slots=True)
+class CreditConfig:
+    mode: Literal["outcome", "per_turn", "per_agent"] = key(
+        "outcome",
+        "which reward the Samples of one execution get: `outcome` the execution's on all of them, `per_turn` the "
+        "discounted rewards from the turn on at which a Sample begins, `per_agent` the reward named for the model",
+    )
+    discount: float = key(1.0, "how much a reward counts one turn earlier, under `per_turn`")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.discount <= 1:
+            raise ConfigError(f"agl.credit.discount is {self.discount}, it must lie between 0 and 1")
+        if self.discount != 1 and self.mode != "per_turn":
+            raise ConfigError(
+                f"agl.credit.discount is {self.discount}, but agl.credit.mode is {self.mode!r}; "
+                "only `per_turn` discounts: set that mode, or leave the discount out"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +128,7 @@ class Config:
     )
     runners: RunnersConfig = RunnersConfig()
     gateway: GatewayConfig = GatewayConfig()
+    credit: CreditConfig = CreditConfig()
     failure: FailureConfig = FailureConfig()
     record_dir: str | None = key(None, "directory that gets one file a step with every execution and its tokens")
 
@@ -112,10 +144,7 @@ class Config:
                 "no `agl:` section found in slime's arguments; put `agl: {agent: your_package.your_agent}` "
                 "in a YAML file and pass it as --custom-config-path"
             )
-        if isinstance(mapping, Mapping) and isinstance(mapping.get("failure"), str):
-            policy = mapping["failure"]
-            mapping = {**mapping, "failure": {"agent_error": policy, "engine_error": policy, "deadline": policy}}
-        config = _read(cls, mapping, "agl")
+        config = _read(cls, _spelled_out(mapping), "agl")
         if not config.agent:
             raise ConfigError(
                 "agl.agent is missing; name your agent as an import path, such as `my_package.agents.solver`"
@@ -140,6 +169,19 @@ def table() -> str:
     """The configuration keys as a Markdown table, for the README."""
     rows = "".join(f"| `{name}` | `{default}` | {meaning} |\n" for name, default, meaning in describe())
     return "| key | default | meaning |\n|---|---|---|\n" + rows.replace("| `` |", "| |")
+
+
+def _spelled_out(mapping: Any) -> Any:
+    """The mapping with `failure: POLICY` and `credit: MODE` written as the mappings that they stand for."""
+    if not isinstance(mapping, Mapping):
+        return mapping
+    words = {name: mapping[name] for name in ("failure", "credit") if isinstance(mapping.get(name), str)}
+    full = dict(mapping)
+    if "failure" in words:
+        full["failure"] = dict.fromkeys(("agent_error", "engine_error", "deadline"), words["failure"])
+    if "credit" in words:
+        full["credit"] = {"mode": words["credit"]}
+    return full
 
 
 def _read(cls: type, mapping: Any, path: str) -> Any:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from slime_agl.chat.renderer import Renderer
-from slime_agl.config import Config
+from slime_agl.config import Config, FailureConfig
+from slime_agl.credit.emitted import Emitted, Reward
 from slime_agl.errors import SlimeAglError
 from slime_agl.gateway.server import Gateway
 from slime_agl.gateway.session import SealedSession, SessionSpec
@@ -48,6 +49,7 @@ class Execution:
 
     task: what the agent was given. reward: what the agent returned or last emitted (a dict with the
     primary value first when it has several dimensions), None when it gave none.
+    emitted: every reward that the agent gave, in order, and the turns that each belongs to.
     final_text: text of the last turn; messages: the conversation the last turn was shown.
     spans: Agent Lightning's spans in order. error: the agent's traceback when it failed.
     failure: '' or the boundary that broke. segments: the token sequences that may train.
@@ -57,7 +59,7 @@ class Execution:
     rollout_id: str
     attempt_id: str
     task: Any
-    reward: float | dict[str, float] | None
+    reward: Reward | None
     final_text: str
     messages: list[dict[str, Any]]
     spans: tuple[Any, ...]
@@ -69,6 +71,7 @@ class Execution:
     counters: Counter[str]
     seconds: float
     superseded: Counter[str] = field(default_factory=Counter)
+    emitted: tuple[Emitted, ...] = ()
 
     @property
     def engine_seconds(self) -> float:
@@ -78,8 +81,8 @@ class Execution:
 class SessionDesk:
     """Joins runners and gateway: opens an attempt's session before its agent runs, seals it after."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, failure: FailureConfig) -> None:
+        self._gateway, self._policies = gateway, failure
         self._jobs: dict[str, Job] = {}
         self._sealed: dict[str, list[SealedSession]] = {}
 
@@ -94,6 +97,12 @@ class SessionDesk:
 
     async def seal(self, rollout_id: str, attempt_id: str) -> None:
         self._sealed.setdefault(rollout_id, []).append(await self._gateway.seal(rollout_id, attempt_id))
+
+    def may_retry(self, rollout_id: str, attempt_id: str, status: str) -> bool:
+        """Whether the policy for the way in which the attempt failed, if it did, is to try again."""
+        last = self._sealed[rollout_id][-1]
+        failure = _failure(status, bool(segments(last.ledger)), last.engine_errors)
+        return self._policies.policy(failure) == "retry"
 
     def take(self, rollout_id: str) -> list[SealedSession]:
         """The sealed sessions of a rollout, one an attempt, in order. No more attempts are expected."""
@@ -158,10 +167,10 @@ class Runtime:
             raise SlimeAglError("the runtime is stopped")
         return self._wait(coroutine)
 
-    def warn_once(self, message: str) -> None:
-        """Log a warning, once in this runtime's life."""
-        if message not in self._said:
-            self._said.add(message)
+    def warn_once(self, message: str, *, topic: str = "") -> None:
+        """Log a warning, once in this runtime's life; `topic` names it when its words vary."""
+        if (topic or message) not in self._said:
+            self._said.add(topic or message)
             logger.warning(message)
 
     def next_number(self) -> int:
@@ -264,6 +273,7 @@ def _finish(job: Job, outcome: Any, sealed: list[SealedSession]) -> Execution:
         counters=last.counters,
         seconds=final.ended - final.started,
         superseded=superseded,
+        emitted=final.rewards,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slime_agl.config import Config, describe
+from slime_agl.config import Config, CreditConfig, describe
 from slime_agl.errors import ConfigError
 
 
@@ -23,6 +23,16 @@ def test_one_word_sets_the_policy_of_all_failures():
     assert (failure.agent_error, failure.engine_error, failure.deadline) == ("negative",) * 3
 
 
+def test_one_word_sets_how_credit_is_given():
+    assert Config.read({"agent": "a.b", "credit": "per_turn"}).credit == CreditConfig("per_turn", 1.0)
+
+
+def test_every_failure_has_its_own_policy_and_one_without_tokens_is_masked():
+    failure = Config.read({"agent": "a.b", "failure": {"engine_error": "retry", "deadline": "negative"}}).failure
+    named = ("agent_error", "engine_error", "deadline", "no_llm_call")
+    assert [failure.policy(name) for name in named] == ["mask", "retry", "negative", "mask"]
+
+
 @pytest.mark.parametrize(
     "mapping, words",
     [
@@ -31,7 +41,11 @@ def test_one_word_sets_the_policy_of_all_failures():
         ({}, "agl.agent is missing"),
         ({"agent": "a.b", "runers": {}}, "agl.runers is not a key. Did you mean 'runners'?"),
         ({"agent": "a.b", "runners": {"mode": "asink"}}, "must be one of auto, async, thread. Did you mean 'async'?"),
-        ({"agent": "a.b", "runners": {"max_attempts": 0}}, "agl.runners.max_attempts is 0, it must be at least 1"),
+        ({"agent": "a.b", "failure": {"max_attempts": 0}}, "agl.failure.max_attempts is 0, it must be at least 1"),
+        ({"agent": "a.b", "failure": {"deadline": "rety"}}, "Did you mean 'retry'?"),
+        ({"agent": "a.b", "credit": "per_trun"}, "Did you mean 'per_turn'?"),
+        ({"agent": "a.b", "credit": {"mode": "per_turn", "discount": 1.5}}, "agl.credit.discount is 1.5"),
+        ({"agent": "a.b", "credit": {"discount": 0.9}}, "only `per_turn` discounts"),
         ({"agent": "a.b", "runners": {"timeout_seconds": -1}}, "it must be above 0"),
         ({"agent": "a.b", "gateway": {"port": "http"}}, "agl.gateway.port is 'http' (str), it must be a whole number"),
         ({"agent": "a.b", "gateway": {"port": 70000}}, "70000"),
@@ -50,5 +64,5 @@ def test_what_is_wrong_is_named(mapping: object, words: str):
 
 def test_every_key_is_documented():
     rows = describe()
-    assert ("agl.runners.max_attempts", "1") in [row[:2] for row in rows]
+    assert ("agl.failure.max_attempts", "3") in [row[:2] for row in rows]
     assert all(meaning for _, _, meaning in rows)

@@ -18,6 +18,7 @@ with warnings.catch_warnings():
     from agentlightning.litagent import LitAgent
     from agentlightning.litagent.decorator import FunctionalLitAgent
     from agentlightning.runner import LitAgentRunner
+    from agentlightning.semconv import LightningSpanAttributes
     from agentlightning.store import InMemoryLightningStore, LightningStore
     from agentlightning.tracer import Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
     from agentlightning.tracer.dummy import DummySpanRecordingContext
@@ -33,6 +34,7 @@ with warnings.catch_warnings():
         SpanCoreFields,
         TraceStatus,
     )
+    from agentlightning.utils.otel import extract_links_from_attributes, query_linked_spans
 
 __all__ = [
     "Attempt",
@@ -40,6 +42,7 @@ __all__ = [
     "DummySpanRecordingContext",
     "FunctionalLitAgent",
     "InMemoryLightningStore",
+    "LightningSpanAttributes",
     "LightningStore",
     "LitAgent",
     "LitAgentRunner",
@@ -53,8 +56,10 @@ __all__ = [
     "TraceStatus",
     "Tracer",
     "clear_active_tracer",
+    "extract_links_from_attributes",
     "get_active_tracer",
     "get_reward_value",
     "get_rewards_from_span",
+    "query_linked_spans",
     "set_active_tracer",
 ]

@@ -32,6 +32,10 @@ class SessionPort(Protocol):
         """Refuse the attempt's calls from now on. Called once, however the attempt ends."""
         ...
 
+    def may_retry(self, rollout_id: str, attempt_id: str, status: str) -> bool:
+        """Whether another attempt may follow one that was sealed and ended as `status`, if its rollout has any left."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -131,8 +135,14 @@ class AttemptRun:
         if ended.status == CANCELLED:
             await self._store.cancel_attempt(*self._ids)
             return
+        status = ended.status
+        if self._session.may_retry(*self._ids, status):
+            # The store queues failed attempts again, and an agent can end well without what it was to do.
+            status = TIMEOUT if status == TIMEOUT else FAILED
+        elif status != SUCCEEDED:
+            await self._store.forbid_retry(self._ids[0])
         metadata = {"error_type": ended.error_type, "error": ended.error} if ended.error else None
-        await self._store.update_attempt(*self._ids, status=ended.status, metadata=metadata)
+        await self._store.update_attempt(*self._ids, status=status, metadata=metadata)
 
 
 def _verdict(task: asyncio.Task[Ended]) -> Ended:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slime_agl.credit.emitted import Emitted, Reward, last_reward
 from slime_agl.errors import InvariantError
 
 SUCCEEDED, FAILED, TIMEOUT, CANCELLED = "succeeded", "failed", "timeout", "cancelled"
@@ -18,7 +18,7 @@ class AttemptOutcome:
 
     status: one of STATUSES. error, error_type: formatted traceback and class name of what
         ended an attempt that did not succeed, None for one that did.
-    rewards: what the agent emitted, in order; each maps dimension to value, the primary one first.
+    rewards: what the agent emitted or returned, in order.
     spans: the attempt's spans in the order of their sequence_id.
     started, ended: seconds since the epoch.
     """
@@ -28,7 +28,7 @@ class AttemptOutcome:
     status: str
     error: str | None
     error_type: str | None
-    rewards: tuple[Mapping[str, float], ...]
+    rewards: tuple[Emitted, ...]
     spans: tuple[Any, ...]
     started: float
     ended: float
@@ -38,12 +38,9 @@ class AttemptOutcome:
             raise InvariantError(f"attempt {self.attempt_id} ended as {self.status!r}, which is none of {STATUSES}")
 
     @property
-    def reward(self) -> float | dict[str, float] | None:
+    def reward(self) -> Reward | None:
         """The last reward emitted: its value, or all its dimensions when it has several."""
-        if not self.rewards:
-            return None
-        last = self.rewards[-1]
-        return dict(last) if len(last) > 1 else next(iter(last.values()))
+        return last_reward(self.rewards)
 
 
 @dataclass(frozen=True, slots=True)

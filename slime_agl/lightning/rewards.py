@@ -4,22 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slime_agl.lightning._agl import Span, get_reward_value, get_rewards_from_span
+from slime_agl.credit.emitted import Emitted
+from slime_agl.lightning._agl import (
+    LightningSpanAttributes,
+    Span,
+    extract_links_from_attributes,
+    get_reward_value,
+    get_rewards_from_span,
+    query_linked_spans,
+)
+from slime_agl.lightning.spans import TURN_INDEX
+
+LINK = LightningSpanAttributes.LINK.value + "."
 
 
-def rewards_of(spans: Sequence[Span]) -> tuple[dict[str, float], ...]:
-    """Every reward in the spans, in their order: dimension to value, the primary one first.
+def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
+    """Every reward in the spans, in their order, with the turns that it follows and those that it is linked to.
 
-    A reward in the one-number form of older Agent Lightning releases has the dimension 'primary'.
+    A reward in the one-number form of older Agent Lightning releases has the dimension 'primary'. Links select turns
+    as Agent Lightning defines it: all of a reward's links must match a turn's span, by `span_id`, `trace_id` or the
+    text of an attribute such as `gen_ai.response.id`.
 
     Raises:
-        pydantic.ValidationError: a span made by hand has reward attributes that are not names and numbers.
+        ValueError: a span made by hand has reward or link attributes that are not of Agent Lightning's form.
     """
-    found: list[dict[str, float]] = []
+    turns = [span for span in spans if TURN_INDEX in span.attributes]
+    found: list[Emitted] = []
+    after = 0
     for span in spans:
-        dimensions = {reward.name: reward.value for reward in get_rewards_from_span(span)}
-        if not dimensions and (value := get_reward_value(span)) is not None:
-            dimensions = {"primary": value}
-        if dimensions:
-            found.append(dimensions)
+        if TURN_INDEX in span.attributes:
+            after += 1
+            continue
+        values = {reward.name: reward.value for reward in get_rewards_from_span(span)}
+        if not values and (value := get_reward_value(span)) is not None:
+            values = {"primary": value}
+        if not values:
+            continue
+        links = any(name.startswith(LINK) for name in span.attributes)
+        linked = _linked(span, turns) if links else ()
+        found.append(Emitted(values, after, linked, dangling=links and not linked))
     return tuple(found)
+
+
+def _linked(span: Span, turns: Sequence[Span]) -> tuple[int, ...]:
+    selected = query_linked_spans(turns, extract_links_from_attributes(span.attributes))
+    return tuple(sorted(turn.attributes[TURN_INDEX] for turn in selected))

@@ -12,6 +12,7 @@ from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import Turn
 
 TURN_SPAN = "openai.chat.completion"
+TURN_INDEX = "slime_agl.turn.index"
 _BATCH = 64
 
 Item = Span | Callable[[], Span]
@@ -100,7 +101,7 @@ def turn_span(turn: Turn, ledger: Ledger, *, tokens: bool, trace_id: str | None 
         "gen_ai.usage.prompt_tokens": ledger.length(turn.index) - turn.output_length,
         "gen_ai.usage.completion_tokens": turn.output_length,
         "gen_ai.usage.cache_read_input_tokens": first.cached_tokens if first else 0,
-        "slime_agl.turn.index": turn.index,
+        TURN_INDEX: turn.index,
         "slime_agl.turn.weight_versions": list(dict.fromkeys(part.weight_version for part in turn.parts)),
         "slime_agl.turn.engine_seconds": turn.engine_seconds,
     }

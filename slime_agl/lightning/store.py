@@ -72,9 +72,13 @@ class ReleasingStore(InMemoryLightningStore):
             held.rollout_queue._items.remove(rollout_id)
         await self.update_rollout(rollout_id, status="cancelled")
 
-    async def cancel_attempt(self, rollout_id: str, attempt_id: str) -> None:
-        """End a running attempt and its rollout. It is not queued again, whatever its retries say."""
+    async def forbid_retry(self, rollout_id: str) -> None:
+        """Have a rollout end with its running attempt, whatever its retries say."""
         await self.update_rollout(rollout_id, config=RolloutConfig(max_attempts=1))
+
+    async def cancel_attempt(self, rollout_id: str, attempt_id: str) -> None:
+        """End a running attempt and its rollout. It is not queued again."""
+        await self.forbid_retry(rollout_id)
         await self.update_attempt(rollout_id, attempt_id, status="failed", metadata={"cancelled": True})
         await self.update_rollout(rollout_id, status="cancelled")
 

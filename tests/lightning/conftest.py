@@ -24,6 +24,9 @@ class RecordingSession:
     async def seal(self, rollout_id: str, attempt_id: str) -> None:
         self.events.append(("seal", rollout_id, attempt_id))
 
+    def may_retry(self, rollout_id: str, attempt_id: str, status: str) -> bool:
+        return status != "succeeded"
+
 
 class Bench:
     """A started service around one agent, with resources published for step 0."""

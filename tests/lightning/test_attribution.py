@@ -31,7 +31,10 @@ async def test_two_hundred_async_rollouts_keep_their_own_rewards(bench) -> None:
 
     for n, outcome in enumerate(outcomes):
         assert outcome.final.status == "succeeded"
-        assert outcome.final.rewards == ({"primary": float(n)}, {"score": n + 0.5, "speed": 1.0})
+        assert tuple(item.values for item in outcome.final.rewards) == (
+            {"primary": float(n)},
+            {"score": n + 0.5, "speed": 1.0},
+        )
         assert outcome.final.reward == {"score": n + 0.5, "speed": 1.0}
         assert outcome.final.spans[0].attributes["agentlightning.message.body"] == f"hello from {n}"
         assert [span.sequence_id for span in outcome.final.spans] == [1, 2, 3]
@@ -52,7 +55,9 @@ async def test_sixty_four_blocking_rollouts_run_side_by_side_with_their_own_rewa
     outcomes = await asyncio.gather(*(made.run({"n": n}) for n in range(64)))
 
     for n, outcome in enumerate(outcomes):
-        assert outcome.final.rewards == ({"primary": float(n)}, {"primary": n + 0.25}), outcome.final.error
+        assert tuple(item.values for item in outcome.final.rewards) == ({"primary": float(n)}, {"primary": n + 0.25}), (
+            outcome.final.error
+        )
         assert outcome.final.reward == n + 0.25
 
 

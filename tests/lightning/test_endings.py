@@ -177,6 +177,9 @@ async def test_a_deadline_seals_first_then_cancels(bench, mode) -> None:
         async def seal(self, rollout_id, attempt_id):
             order.append("seal")
 
+        def may_retry(self, rollout_id, attempt_id, status):
+            return False
+
     async def agent(task, llm):
         try:
             await asyncio.get_running_loop().create_future()
