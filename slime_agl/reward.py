@@ -1,4 +1,6 @@
-"""For --custom-rm-path: the agent's own reward, else the user's function named by `agl.reward`."""
+"""Functions that slime's flags name: `custom_rm` for --custom-rm-path, `normalize_rewards` for
+--custom-reward-post-process-path.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,77 @@ from collections.abc import Callable
 from typing import Any
 
 from slime_agl.assemble import current
+from slime_agl.credit.groups import Scored, groups_of
 from slime_agl.errors import ConfigError, RewardError
 from slime_agl.host import Sample, load_object
+from slime_agl.host.estimators import given, normalised, normalises_groups, scales_groups
 from slime_agl.runtime import Execution
 
 RewardFunction = Callable[[Any, Execution], Any]
+
+
+def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
+    """slime's reward normalisation, right also when an execution gave several Samples.
+
+    Returns the raw rewards and those to train on, both in the order of `samples`. Under an estimator that compares
+    the executions of a prompt (grpo, gspo, cispo, reinforce_plus_plus_baseline; not with --disable-rewards-normalization)
+    each trained Sample's reward becomes
+
+        (reward - mean) / (std + 1e-6)        the division for the first three, with --grpo-std-normalization
+
+    where mean and std (unbiased) are over the executions of its group, each of which counts once: with its reward, or,
+    when its Samples carry different credit, with their mean over trained tokens. Groups are told by `group_index` and
+    executions by `rollout_id`. Samples without a trained token, such as masked placeholders, count in no mean and
+    become 0; so does a group with a single execution that counts. See `slime_agl.credit.groups` for an example.
+
+    When every execution gave one trained Sample the result is bit for bit that of slime.
+
+    Raises:
+        RewardError: a sample has no reward.
+    """
+    key = given(args, "reward_key")
+    raw = [_raw_reward(sample, key) for sample in samples]
+    if not normalises_groups(args):
+        return raw, raw
+    scored = [
+        Scored(group, at if sample.rollout_id is None else ("rollout", sample.rollout_id), reward, _trained(sample))
+        for at, (sample, group, reward) in enumerate(zip(samples, _group_names(args, samples), raw, strict=True))
+    ]
+    groups = groups_of(scored)
+    rows = normalised(
+        [(group.values, [raw[at] for at in group.members]) for group in groups], scale=scales_groups(args)
+    )
+    rewards = [0.0] * len(samples)
+    for group, row in zip(groups, rows, strict=True):
+        for at, reward in zip(group.members, row, strict=True):
+            rewards[at] = reward
+    return raw, rewards
+
+
+def _group_names(args: Any, samples: list[Sample]) -> list[Any]:
+    """What tells groups apart: group_index; without any, the places that slime goes by."""
+    names = [sample.group_index for sample in samples]
+    if any(name is not None for name in names):
+        return names
+    size = given(args, "n_samples_per_prompt")
+    whole = len(samples) == size * given(args, "rollout_batch_size")
+    return [at // size if whole else 0 for at in range(len(samples))]
+
+
+def _trained(sample: Sample) -> int:
+    if sample.remove_sample:
+        return 0
+    return sample.response_length if sample.loss_mask is None else sum(sample.loss_mask)
+
+
+def _raw_reward(sample: Sample, key: str | None) -> Any:
+    reward = sample.reward if not key else (sample.reward or {}).get(key)
+    if reward is None:
+        raise RewardError(
+            f"sample {sample.index} has {f'no reward {key!r}, which --reward-key names' if key else 'no reward'}, "
+            "so its group cannot be normalised; look for the function that should have set it (--custom-rm-path)"
+        )
+    return reward
 
 
 async def custom_rm(args: Any, sample: Sample | list[Any], **kwargs: Any) -> Any:

@@ -32,6 +32,7 @@ source "$SLIME_DIR/scripts/models/qwen3-4B.sh"  # sets MODEL_ARGS
 AGENT_ARGS=(
     --rollout-function-path slime_agl.rollout.generate
     --custom-rm-path slime_agl.reward.custom_rm
+    --custom-reward-post-process-path slime_agl.reward.normalize_rewards
     --custom-config-path "$HERE/agl.yaml"
 )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slime_agl.host.data_source import RolloutDataSource, RolloutDataSourceWithBuffer
     from slime_agl.host.dataset import Dataset, load_processor
     from slime_agl.host.defaults import default_args
+    from slime_agl.host.estimators import ensure_reward_post_process
     from slime_agl.host.eval_config import EvalDatasetConfig, build_eval_dataset_configs
     from slime_agl.host.evaluation import EvalPrompts, eval_entry
     from slime_agl.host.filters import (
@@ -36,6 +37,7 @@ _OURS = {
     "EvalPrompts": "evaluation",
     "RolloutArgs": "args",
     "default_args": "defaults",
+    "ensure_reward_post_process": "estimators",
     "eval_entry": "evaluation",
     "has_reward_option": "rewards",
     "load_object": "loading",
@@ -60,6 +62,7 @@ __all__ = [
     "call_dynamic_filter",
     "call_rollout_fn",
     "default_args",
+    "ensure_reward_post_process",
     "eval_entry",
     "has_reward_option",
     "load_function",

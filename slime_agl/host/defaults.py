@@ -10,6 +10,7 @@ from slime_agl.host.pieces import resolve
 
 DATA_SOURCE = "slime.rollout.data_source.RolloutDataSourceWithBuffer"
 ROLLOUT_FUNCTION = "slime_agl.rollout.generate"
+REWARD_POST_PROCESS = "slime_agl.reward.normalize_rewards"
 
 _DEFAULTS: dict[str, Any] = {
     "rollout_function_path": ROLLOUT_FUNCTION,
@@ -17,7 +18,7 @@ _DEFAULTS: dict[str, Any] = {
     "data_source_path": DATA_SOURCE,
     "custom_generate_function_path": None,
     "custom_rm_path": None,
-    "custom_reward_post_process_path": None,
+    "custom_reward_post_process_path": REWARD_POST_PROCESS,
     "custom_convert_samples_to_train_data_path": None,
     "dynamic_sampling_filter_path": None,
     "buffer_filter_path": None,
@@ -102,8 +103,8 @@ _DEFAULTS: dict[str, Any] = {
 def default_args(**overrides: Any) -> Namespace:
     """slime's arguments after parsing, with `overrides` set as flags or --custom-config-path would set them.
 
-    slime demands rollout_batch_size; here it is 1 unless given. rollout_function_path is this
-    package's. eval_prompt_data (name, path, name, path, ...) becomes eval_datasets.
+    slime demands rollout_batch_size; here it is 1 unless given. rollout_function_path and
+    custom_reward_post_process_path are this package's. eval_prompt_data (name, path, name, path, ...) becomes eval_datasets.
     """
     args = Namespace(**{**_DEFAULTS, "rollout_sample_hook_path": [], "apply_chat_template_kwargs": {}, **overrides})
     if args.over_sampling_batch_size is None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from slime_agl import host
 from slime_agl.errors import InvariantError
+from slime_agl.host.estimators import GROUP_NORMALISING, SCALING
 
 PostProcess = Callable[[Any, list[Any]], tuple[list[Any], list[float]]]
 
@@ -25,9 +26,6 @@ _OPTIONAL = {
     "metadata": "train_metadata",
     "teacher_log_probs": "teacher_log_probs",
 }
-
-_NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
-_SCALED = ("grpo", "gspo", "cispo")
 
 
 def flatten(args: Any, groups: list[Any]) -> list[Any]:
@@ -99,13 +97,13 @@ def normalised_rewards(args: Any, samples: list[Any]) -> tuple[list[Any], list[f
         raise InvariantError(
             f"{len(missing)} of {len(samples)} samples have no reward, the first of them is sample {missing[0]}"
         )
-    if args.advantage_estimator not in _NORMALISED or not args.rewards_normalization:
+    if args.advantage_estimator not in GROUP_NORMALISING or not args.rewards_normalization:
         return raw, raw
     rewards = np.asarray(raw, dtype=np.float32)
     whole = rewards.size == args.n_samples_per_prompt * args.rollout_batch_size
     rewards = rewards.reshape(-1, args.n_samples_per_prompt) if whole else rewards.reshape(1, -1)
     rewards = rewards - rewards.mean(axis=1, keepdims=True)
-    if args.advantage_estimator in _SCALED and args.grpo_std_normalization and rewards.shape[1] > 1:
+    if args.advantage_estimator in SCALING and args.grpo_std_normalization and rewards.shape[1] > 1:
         rewards = rewards / (rewards.std(axis=1, ddof=1, keepdims=True) + 1e-6)
     return raw, rewards.reshape(-1).tolist()
 

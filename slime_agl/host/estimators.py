@@ -1,0 +1,94 @@
+"""What slime's advantage estimators do with the rewards of a group, and slime's own arithmetic for it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from slime_agl.host.args import RolloutArgs
+from slime_agl.host.defaults import REWARD_POST_PROCESS
+
+GROUP_NORMALISING = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
+SCALING = ("grpo", "gspo", "cispo")
+LEAST_STD = 1e-6
+
+
+_SLIMES_DEFAULT = {item.name: item.default for item in fields(RolloutArgs)}
+
+
+def given(args: Any, name: str) -> Any:
+    """An argument of slime's, or slime's default where it is missing or None; other arguments are not looked at."""
+    value = getattr(args, name, None)
+    return _SLIMES_DEFAULT[name] if value is None else value
+
+
+def normalises_groups(args: Any) -> bool:
+    """Whether rewards are taken relative to their group. args: slime's namespace, or a RolloutArgs."""
+    return given(args, "rewards_normalization") and given(args, "advantage_estimator") in GROUP_NORMALISING
+
+
+def scales_groups(args: Any) -> bool:
+    """Whether they are also divided by the group's standard deviation."""
+    return given(args, "grpo_std_normalization") and given(args, "advantage_estimator") in SCALING
+
+
+def ensure_reward_post_process(args: Any) -> bool:
+    """Name our reward normalisation in slime's namespace where a group-normalising estimator has none yet.
+
+    Only before slime's manager reads the flag, which it does once, after it has built the data source.
+    Returns whether the flag was set.
+    """
+    if given(args, "custom_reward_post_process_path") is not None or not normalises_groups(args):
+        return False
+    args.custom_reward_post_process_path = REWARD_POST_PROCESS
+    return True
+
+
+def normalised(groups: Sequence[tuple[Sequence[float], Sequence[float]]], *, scale: bool) -> list[list[float]]:
+    """Rewards less their group's mean and, with `scale`, over its standard deviation + 1e-6; in float32.
+
+    groups: for each group the values of its executions, and the rewards to normalise by them. A group with fewer than
+    two values has nothing to compare with: its rewards become 0.
+
+    Computed as slime does, by torch over a matrix of groups (numpy without torch, which may differ in the last bit).
+    Groups of one size share a matrix, so a batch that slime would put into one matrix is summed in the same order.
+    """
+    sizes: dict[int, list[int]] = {}
+    for at, (values, _) in enumerate(groups):
+        sizes.setdefault(len(values), []).append(at)
+    out = [[0.0] * len(rewards) for _, rewards in groups]
+    statistics = _torch_normalised if importlib.util.find_spec("torch") else _numpy_normalised
+    for size, members in sizes.items():
+        if size >= 2:
+            rows = statistics([groups[at][0] for at in members], [groups[at][1] for at in members], scale)
+            for at, row in zip(members, rows, strict=True):
+                out[at] = row
+    return out
+
+
+def _torch_normalised(values: list[Any], rewards: list[Any], scale: bool) -> list[list[float]]:
+    import torch
+
+    matrix = torch.tensor(values, dtype=torch.float)
+    mean = matrix.mean(dim=-1, keepdim=True)
+    std = (matrix - mean).std(dim=-1, keepdim=True)
+    rows = []
+    for at, row in enumerate(rewards):
+        centred = torch.tensor(row, dtype=torch.float) - mean[at]
+        rows.append((centred / (std[at] + LEAST_STD) if scale else centred).tolist())
+    return rows
+
+
+def _numpy_normalised(values: list[Any], rewards: list[Any], scale: bool) -> list[list[float]]:
+    matrix = np.asarray(values, dtype=np.float32)
+    mean = matrix.mean(axis=-1)
+    std = (matrix - mean[:, None]).std(axis=-1, ddof=1)
+    rows = []
+    for at, row in enumerate(rewards):
+        centred = np.asarray(row, dtype=np.float32) - mean[at]
+        rows.append((centred / (std[at] + np.float32(LEAST_STD)) if scale else centred).tolist())
+    return rows
