@@ -14,7 +14,7 @@ from slime_agl.rollout.executions import Executor
 from slime_agl.rollout.record import Recorder
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import check_supported, warn_of_fan_out, warn_of_partial_rollout
+from slime_agl.rollout.support import check_supported, warn_of_partial_rollout, warn_of_positions
 from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import task_builder
 from slime_agl.rollout.train import TrainStep
@@ -34,7 +34,8 @@ def generate(
     that share `rollout_id`. When it returns, nothing is in flight at the engine.
 
     Raises:
-        ConfigError: a flag, a key of `agl:` or a data row has to be changed.
+        ConfigError: a flag, a key of `agl:` or a data row has to be changed; an execution gave several Samples and
+            slime would mix their groups.
         EngineUnavailable: the router does not answer.
         AgentError: no execution works; carries the first traceback.
         RewardError: an execution has no reward and no option gives it one.
@@ -48,7 +49,7 @@ def generate(
     warn_of_partial_rollout(read, runtime)
     tally = Tally("eval" if evaluation else "rollout")
     recorder = Recorder(config.record_dir, "eval" if evaluation else "step", rollout_id)
-    rewarder = Rewarder(read, reward)
+    rewarder = Rewarder(read, reward, config.credit)
 
     async def step() -> RolloutFnTrainOutput | RolloutFnEvalOutput:
         begun = await runtime.begin_step(rollout_id, read.rollout_temperature, read.rollout_top_p)
@@ -58,10 +59,8 @@ def generate(
         )  # fmt: skip
         if evaluation:
             return await evaluate(read, executor, runtime.eval_prompts, tally)
-        output = await TrainStep(read, executor, rewarder, tally, data_source).run()
-        fan_out = (len(entry) for group in output.samples for entry in group if isinstance(entry, list))
-        warn_of_fan_out(read, runtime, max(fan_out, default=1))
-        return output
+        warn_of_positions(read, runtime)
+        return await TrainStep(read, executor, rewarder, tally, data_source).run()
 
     return _closing(runtime, step, recorder)
 

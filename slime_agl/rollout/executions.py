@@ -12,7 +12,7 @@ from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
 from slime_agl.rollout.record import Recorder
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import check_replay
+from slime_agl.rollout.support import check_fan_out, check_replay, warn_of_many_samples
 from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import TaskBuilder
 from slime_agl.runtime import Execution, Job, Runtime, Step
@@ -66,34 +66,47 @@ class Executor:
 
     async def _entry(self, source: Sample, execution: Execution, number: int) -> Entry:
         samples = self._builder.build(source, execution, number)
-        policy = getattr(self._runtime.config.failure, execution.failure, "mask") if execution.failure else ""
-        if policy == "mask" or not samples:
-            return self._failed(source, execution, number, samples)
-        if policy == "negative":
-            reward = self._shape(self._runtime.config.failure.negative_reward)
-        else:
-            reward = await self._rewarder.own(execution, evaluation=self._evaluation)
-        for sample in samples:
+        if not self._evaluation:
+            check_fan_out(self._args, execution, samples)
+            warn_of_many_samples(execution, self._runtime)
+        failure = self._runtime.config.failure
+        policy = failure.policy(execution.failure) if execution.failure else ""
+        if policy in ("mask", "retry") or not samples:
+            return await self._failed(source, execution, number, samples)
+        rewards = await self._rewards(execution, failure.negative_reward if policy == "negative" else None)
+        for sample, reward in zip(samples, rewards, strict=True):
             sample.reward = reward
             if not self._evaluation:
                 check_replay(self._args, sample)
         if self._evaluation:
             samples = [_last(samples, execution)]
-        samples = await apply_rollout_sample_hooks(
-            self._args.raw, samples, evaluation=self._evaluation, rollout_id=self._step.number
-        )
+        samples = await self._hooked(samples)
         if not (self._args.group_rm and not self._evaluation):
             await self._rewarder.score(samples)
         return Entry(samples, execution, True)
 
-    def _failed(self, source: Sample, execution: Execution, number: int, samples: list[Sample]) -> Entry:
+    async def _rewards(self, execution: Execution, negative: float | None) -> list[Any]:
+        """One reward for each segment; an evaluation reports the outcome whatever `agl.credit` says."""
+        if negative is not None:
+            return [self._shape(negative)] * len(execution.segments)
+        if self._evaluation:
+            return [await self._rewarder.own(execution, evaluation=True)] * len(execution.segments)
+        return await self._rewarder.credits(execution)
+
+    async def _failed(self, source: Sample, execution: Execution, number: int, samples: list[Sample]) -> Entry:
+        """The masked placeholder. Hooks see it as slime's do, so that a field they set is on every Sample of a batch."""
         reward = self._shape(0.0)
         if self._evaluation and samples:
             samples = [_last(samples, execution)]
         masked = self._builder.mask(samples, reward) if samples else [
             self._builder.placeholder(source, execution, number, reward)
         ]  # fmt: skip
-        return Entry(masked, execution, False)
+        return Entry(self._builder.mask(await self._hooked(masked), reward), execution, False)
+
+    async def _hooked(self, samples: list[Sample]) -> list[Sample]:
+        return await apply_rollout_sample_hooks(
+            self._args.raw, samples, evaluation=self._evaluation, rollout_id=self._step.number
+        )
 
     def _shape(self, reward: float) -> Any:
         return self._rewarder.shape(reward, "the reward of a failed execution", evaluation=self._evaluation)
@@ -117,7 +130,8 @@ async def run_group(
         await ended(tasks)
         raise
     if rewarder is not None and any(entry.usable for entry in entries):
-        await rewarder.score_group([entry.samples for entry in entries])
+        failed = [bool(entry.execution.failure) for entry in entries]
+        await rewarder.score_group([entry.samples for entry in entries], failed)
     return entries
 
 

@@ -58,7 +58,7 @@ def _record(execution: Execution, samples: list[Sample]) -> dict[str, Any]:
         "seconds": execution.seconds,
         "samples": [
             {"index": s.index, "group_index": s.group_index, "rollout_id": s.rollout_id, "tokens": len(s.tokens),
-             "trained": sum(s.loss_mask or ()), "status": s.status.value}
+             "trained": sum(s.loss_mask or ()), "status": s.status.value, "reward": s.reward}
             for s in samples
         ],
     }  # fmt: skip

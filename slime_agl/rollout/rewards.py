@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from slime_agl.config import CreditConfig
+from slime_agl.credit.emitted import Emitted
+from slime_agl.credit.per_agent import per_agent
+from slime_agl.credit.per_turn import per_turn
 from slime_agl.errors import RewardError
 from slime_agl.host import RolloutArgs, Sample, async_rm, batched_async_rm, has_reward_option
 from slime_agl.reward import RewardFunction, ask, shaped
@@ -14,8 +18,8 @@ from slime_agl.runtime import Execution
 class Rewarder:
     """Gives the samples of an execution their reward: the agent's, else agl.reward's, else slime's own options'."""
 
-    def __init__(self, args: RolloutArgs, function: RewardFunction | None) -> None:
-        self._args, self._function = args, function
+    def __init__(self, args: RolloutArgs, function: RewardFunction | None, credit: CreditConfig) -> None:
+        self._args, self._function, self._credit = args, function, credit
 
     def shape(self, reward: Any, source: str, *, evaluation: bool) -> Any:
         key = (self._args.eval_reward_key if evaluation else None) or self._args.reward_key
@@ -32,6 +36,25 @@ class Rewarder:
             return self.shape(reward, f"agl.reward on rollout {execution.rollout_id}", evaluation=evaluation)
         return None
 
+    async def credits(self, execution: Execution) -> list[Any]:
+        """The reward of each segment in training, as `agl.credit` says; None where slime's options have to give one.
+
+        A reward of `agl.reward` stands for one that the agent gave after its last turn.
+        """
+        own = await self.own(execution, evaluation=False)
+        if own is None or self._credit.mode == "outcome":
+            return [own] * len(execution.segments)
+        if self._credit.mode == "per_agent":
+            rewards = per_agent(execution.emitted, execution.segments)
+            return [own if reward is None else self._trained(reward, execution) for reward in rewards]
+        emitted = execution.emitted or (Emitted(_dimensions(own), len(execution.ledger.turns)),)
+        worth = [_dimensions(self._trained(item.reward, execution)) for item in emitted]
+        returns = per_turn(emitted, worth, execution.segments, discount=self._credit.discount)
+        return [values if isinstance(own, dict) else values[_ONLY] for values in returns]
+
+    def _trained(self, reward: Any, execution: Execution) -> Any:
+        return self.shape(reward, f"a reward of the agent in rollout {execution.rollout_id}", evaluation=False)
+
     async def score(self, samples: Sequence[Sample]) -> None:
         """Ask slime's reward options for the samples that have no reward yet.
 
@@ -39,26 +62,30 @@ class Rewarder:
             RewardError: no option is set.
         """
         waiting = [sample for sample in samples if sample.reward is None]
-        if not waiting:
-            return
-        self._require_option(waiting[0])
-        if len(waiting) == 1:
-            rewards = [await async_rm(self._args.raw, waiting[0])]
-        else:
-            rewards = await batched_async_rm(self._args.raw, waiting)
-        for sample, reward in zip(waiting, rewards, strict=True):
-            sample.reward = reward
+        for sample in waiting:
+            self._require_option(sample)
+        # slime's batched call passes over a sample's own function, which is to win.
+        alone = [sample for sample in waiting if sample.custom_rm_path or len(waiting) == 1]
+        together = [sample for sample in waiting if not (sample.custom_rm_path or len(waiting) == 1)]
+        for sample in alone:
+            sample.reward = await async_rm(self._args.raw, sample)
+        if together:
+            rewards = await batched_async_rm(self._args.raw, together)
+            for sample, reward in zip(together, rewards, strict=True):
+                sample.reward = reward
 
-    async def score_group(self, group: Sequence[list[Sample]]) -> None:
-        """With --group-rm: one call for the whole group, in the shape slime shows groups; placeholders keep their reward."""
+    async def score_group(self, group: Sequence[list[Sample]], failed: Sequence[bool]) -> None:
+        """With --group-rm: one call for the whole group, in the shape slime shows groups.
+
+        failed: which executions failed; these keep the reward that their policy gave them.
+        """
         self._require_option(group[0][0])
         shown = [entry[0] for entry in group] if all(len(entry) == 1 for entry in group) else list(group)
-        kept = {id(sample): sample.reward for entry in group for sample in entry if sample.remove_sample}
         rewards = await batched_async_rm(self._args.raw, shown)
-        for entry, reward in zip(group, rewards, strict=True):
+        for entry, reward, keeps in zip(group, rewards, failed, strict=True):
             several = reward if isinstance(reward, list | tuple) else [reward] * len(entry)
             for sample, value in zip(entry, several, strict=True):
-                sample.reward = kept.get(id(sample), value)
+                sample.reward = sample.reward if keeps else value
 
     def _require_option(self, sample: Sample) -> None:
         if not has_reward_option(self._args.raw, sample):
@@ -66,3 +93,11 @@ class Rewarder:
                 f"sample {sample.index} has no reward: its agent neither returned nor emitted one, and no reward option is set. "
                 "Return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type"
             )
+
+
+_ONLY = "reward"
+
+
+def _dimensions(reward: Any) -> dict[str, float]:
+    """A shaped reward by dimension; a number is the only one."""
+    return dict(reward) if isinstance(reward, dict) else {_ONLY: float(reward)}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs, Sample
-from slime_agl.runtime import Runtime
+from slime_agl.host.defaults import REWARD_POST_PROCESS
+from slime_agl.host.estimators import normalises_groups
+from slime_agl.runtime import Execution, Runtime
 
-GROUP_NORMALISING = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
+MANY_SAMPLES = 8
 
 
 def check_supported(args: RolloutArgs) -> None:
@@ -40,12 +44,46 @@ def check_replay(args: RolloutArgs, sample: Sample) -> None:
         )
 
 
-def warn_of_fan_out(args: RolloutArgs, runtime: Runtime, most: int) -> None:
-    """Say once that slime's own reward normalisation mixes groups when executions give several Samples."""
-    normalises = args.advantage_estimator in GROUP_NORMALISING and args.rewards_normalization
-    if most > 1 and normalises and args.custom_reward_post_process_path is None:
+def mixes_groups(args: RolloutArgs) -> bool:
+    """Whether slime will normalise rewards by position, which mixes groups once an execution gives several Samples."""
+    return normalises_groups(args) and args.custom_reward_post_process_path is None
+
+
+def warn_of_positions(args: RolloutArgs, runtime: Runtime) -> None:
+    if mixes_groups(args):
         runtime.warn_once(
-            "an execution gave several Samples: slime's reward normalisation under --advantage-estimator "
-            f"{args.advantage_estimator} then takes the whole batch for one group; give it a function that groups by "
-            "Sample.group_index as --custom-reward-post-process-path",
+            f"--custom-reward-post-process-path is not set: under --advantage-estimator {args.advantage_estimator} slime "
+            "normalises rewards by position, so the first execution that gives several Samples will stop the run, and "
+            f"masked executions count as reward 0; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
         )
+
+
+def check_fan_out(args: RolloutArgs, execution: Execution, samples: Sequence[Sample]) -> None:
+    """Several Samples of one execution need a normalisation that knows of groups.
+
+    Raises:
+        ConfigError: slime would take the whole batch for one group, silently.
+    """
+    if len(samples) > 1 and mixes_groups(args):
+        raise ConfigError(
+            f"rollout {execution.rollout_id} gave {len(samples)} Samples (forks: {forks(execution)}), and under "
+            f"--advantage-estimator {args.advantage_estimator} slime would then normalise the rewards of the whole "
+            f"batch as one group; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
+        )
+
+
+def warn_of_many_samples(execution: Execution, runtime: Runtime) -> None:
+    """Say once that an agent's turns hardly continue each other: every Sample pays for its whole prompt again."""
+    if len(execution.segments) > MANY_SAMPLES:
+        runtime.warn_once(
+            f"rollout {execution.rollout_id} gave {len(execution.segments)} Samples from {len(execution.ledger.turns)} "
+            f"turns, each of which trains with its whole prompt. Why turns did not go on from an earlier one: "
+            f"{forks(execution)}. An agent that only appends to its messages gives one Sample; "
+            "rollout/agl/forks/* counts the reasons from here on",
+            topic="many samples",
+        )
+
+
+def forks(execution: Execution) -> str:
+    """The reasons of an execution's forks, most frequent first."""
+    return ", ".join(f"{count} {reason}" for reason, count in execution.account.forks.most_common()) or "none"

@@ -14,7 +14,7 @@ class Tally:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._counts: Counter[str] = Counter()
-        self._turns = self._segments = self._executions = 0
+        self._turns = self._segments = self._executions = self._samples = self._most = 0
         self._gateway_seconds = self._engine_seconds = self._seconds = 0.0
 
     def add(self, execution: Execution, samples: list[Sample]) -> None:
@@ -24,6 +24,8 @@ class Tally:
         self._executions += 1
         self._turns += len(execution.ledger.turns)
         self._segments += len(execution.segments)
+        self._samples += len(samples)
+        self._most = max(self._most, len(samples))
         self._counts["sampled_tokens"] += account.sampled + execution.superseded.total()
         self._counts["trained_tokens"] += trained
         masked = account.trained - trained
@@ -35,6 +37,7 @@ class Tally:
             self._counts[f"forks/{reason}"] += count
         for name, count in execution.counters.items():
             self._counts[name] += count
+        self._counts["dangling_reward_links"] += sum(item.dangling for item in execution.emitted)
         if execution.failure:
             self._counts[f"failed/{execution.failure}"] += 1
         self._seconds += execution.seconds
@@ -45,12 +48,16 @@ class Tally:
         self._counts[name] += by
 
     def metrics(self) -> dict[str, float]:
-        """All counts that are not zero, and means per execution and per turn."""
+        """All counts that are not zero, means per execution and per turn, and trained over sampled tokens."""
         values: dict[str, float] = {"executions": self._executions}
         if self._executions:
             values["turns_per_execution"] = self._turns / self._executions
             values["segments_per_execution"] = self._segments / self._executions
+            values["samples_per_execution"] = self._samples / self._executions
+            values["most_samples_of_an_execution"] = self._most
             values["seconds_per_execution"] = self._seconds / self._executions
+        if self._counts["sampled_tokens"]:
+            values["trained_token_ratio"] = self._counts["trained_tokens"] / self._counts["sampled_tokens"]
         if self._turns:
             values["engine_ms_per_turn"] = 1000 * self._engine_seconds / self._turns
             values["gateway_ms_per_turn"] = 1000 * max(0.0, self._gateway_seconds) / self._turns

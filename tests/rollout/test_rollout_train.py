@@ -15,7 +15,6 @@ from slime_agl.errors import AgentError, ConfigError, EngineUnavailable, HostErr
 from slime_agl.host import Sample
 from slime_agl.rollout import generate
 from slime_agl.testing.agents import chat_agent, failing_agent, sync_agent, tool_agent
-from slime_agl.testing.paths import importable
 from tests.conftest import flat
 
 
@@ -293,7 +292,7 @@ def test_a_failing_attempt_is_tried_again_and_its_tokens_are_accounted_for(fake_
         return 1.0
 
     fake_sglang.answer_with(lambda request: "said")
-    output = run_rollout(second_time_lucky, ["x"], agl={"runners": {"max_attempts": 2}})
+    output = run_rollout(second_time_lucky, ["x"], agl={"failure": "retry"})
     assert output.samples[0][0].reward == 1.0
     assert output.metrics["rollout/agl/untrained_tokens/superseded_attempt"] == 5
     assert output.metrics["rollout/agl/sampled_tokens"] == 10
@@ -400,20 +399,3 @@ def test_what_cannot_be_replayed_is_refused(fake_sglang, run_rollout):
         run_rollout(chat_agent(), ["a"], use_rollout_routing_replay=True)
     with pytest.raises(ConfigError, match="--rollout-top-p is 0.9.*no top-p token sets"):
         run_rollout(chat_agent(), ["a"], rollout_top_p=0.9)
-
-
-def test_a_fan_out_that_slime_would_normalise_wrongly_is_said_once(fake_sglang, run_rollout, caplog):
-    fake_sglang.answer_with(lambda request: "ok")
-
-    @agl.rollout
-    async def twice(task: Any, llm: Any) -> float:
-        async with client(llm) as ai:
-            for text in ("one", "two"):
-                await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
-        return 1.0
-
-    with importable(twice) as path:
-        run_rollout(path, ["a"])
-        run_rollout(path, ["a"])
-    said = [record for record in caplog.records if "--custom-reward-post-process-path" in record.message]
-    assert len(said) == 1

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import json
+import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,8 +23,10 @@ import agentlightning as agl
 import openai
 import pytest
 
+from slime_agl.reward import normalize_rewards
 from slime_agl.rollout import generate, shutdown
 from slime_agl.testing.paths import importable
+from tests.conftest import flat
 
 types = pytest.importorskip("slime.utils.types", reason="slime is not on PYTHONPATH", exc_type=ImportError)
 pytestmark = pytest.mark.needs_slime
@@ -118,7 +122,9 @@ def managed(monkeypatch: pytest.MonkeyPatch, rollout_args: Any, tmp_path: Path) 
         manager = object.__new__(manager_class)
         manager.args, manager.data_source = args, source_class(args)
         manager.generate_rollout = manager.eval_generate_rollout = generate
-        manager.custom_reward_post_process_func = manager.custom_convert_samples_to_train_data_func = None
+        path = args.custom_reward_post_process_path
+        manager.custom_reward_post_process_func = slimes("slime.utils.misc").load_function(path) if path else None
+        manager.custom_convert_samples_to_train_data_func = None
         manager.train_parallel_config, manager._health_monitors = PARALLEL, []
         return Managed(manager, logged, dump)
 
@@ -129,11 +135,76 @@ def managed(monkeypatch: pytest.MonkeyPatch, rollout_args: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "prompts, samples, failed",
-    [(["a", "b", "c"], 6, 0), (["a", "bcd", "ef"], 12, 0), (["a", "b!", "c"], 6, 0), (["ab", "!", "c"], 6, 0)],
-    ids=["flat", "fan-out", "failed with tokens", "failed without tokens"],
+    [(["a", "b", "c"], 6, 0), (["a", "bcd", "ef"], 12, 0), (["a", "b", "!"], 6, 0)],
+    ids=["flat", "fan-out", "a group that fails is replaced"],
 )
 def test_slimes_manager_takes_a_step(fake_sglang, managed, token_exact, prompts: list[str], samples: int, failed: int):
     fake_sglang.answer_with(lambda request: f"answer to {request.text}")
     slime = managed(does_as_told, prompts)
     boxes = slime.manager.generate(5)
-    assert boxes
+    batch = [box.inner for box in boxes]
+    assert sum(len(part["tokens"]) for part in batch) == samples
+    assert len({int(number) for part in batch for number in part["rollout_ids"]}) == 6
+    token_exact(fake_sglang, slime.samples(5))
+    assert sum(sample.metadata["agl"]["failure"] != "" for sample in slime.samples(5)) == failed
+
+
+ESTIMATORS = ["grpo", "gspo", "cispo", "reinforce_plus_plus_baseline", "ppo", "reinforce_plus_plus"]
+
+
+def test_without_fan_out_normalising_is_slimes_to_the_last_bit(managed):
+    manager = managed(does_as_told, ["a"], custom_reward_post_process_path=None).manager
+    args, rng = manager.args, random.Random(0)
+    shapes = itertools.product(ESTIMATORS, [True, False], [(2, 1), (4, 3), (8, 16), (16, 4), (33, 2)])
+    for args.advantage_estimator, args.grpo_std_normalization, (size, groups) in shapes:
+        args.n_samples_per_prompt, args.rollout_batch_size = size, groups
+        samples = [
+            types.Sample(
+                index=at, rollout_id=at, group_index=at // size, loss_mask=[1], response_length=1,
+                reward=rng.choice([0.0, 1.0, rng.gauss(0, 3)]),
+            )
+            for at in range(size * groups)
+        ]  # fmt: skip
+        assert normalize_rewards(args, samples) == manager._post_process_rewards(samples)
+
+
+@agl.rollout
+async def raises_once(task: Any, llm: Any) -> float:
+    """Raises in the execution of the group that comes first, after its turn."""
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as ai:
+        answer = await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+    if answer.choices[0].message.content == "raise":
+        raise RuntimeError("as told")
+    return float(answer.choices[0].message.content)
+
+
+def test_slime_takes_a_placeholder_and_no_baseline_counts_it(fake_sglang, managed):
+    fake_sglang.say("raise").say("1").say("3")
+    manager = managed(raises_once, ["x"], n_samples_per_prompt=3, grpo_std_normalization=False).manager
+    data = manager._convert_samples_to_train_data(flat(manager._get_rollout_data(0)[0]))
+    got = sorted(zip(data["raw_reward"], data["rewards"], map(any, data["loss_masks"]), strict=True))
+    assert got == [(0.0, 0.0, False), (1.0, -1.0, True), (3.0, 1.0, True)]
+
+
+def test_what_slime_trains_on_after_a_fan_out_is_normalised_by_group(fake_sglang, managed):
+    """Two rows, two executions each: one of three Samples, one of one; every group's rewards are equal, so all are 0."""
+    fake_sglang.answer_with(lambda request: "ok")
+    slime = managed(does_as_told, ["abc", "d"])
+    data = slime.manager._convert_samples_to_train_data(flat(slime.manager._get_rollout_data(0)[0]))
+    assert data["raw_reward"] == [3.0] * 6 + [1.0] * 2
+    assert data["rewards"] == [0.0] * 8
+    assert data["rollout_ids"] == [0, 0, 0, 1, 1, 1, 2, 3]
+    assert data["rollout_mask_sums"][0] == 3 * sum(data["loss_masks"][0])
+    slime.manager.custom_reward_post_process_func = None
+    slimes_own = slime.manager._convert_samples_to_train_data(flat(slime.manager._get_rollout_data(1)[0]))
+    assert any(slimes_own["rewards"]), "slime by itself compares the rows with each other"
+
+
+def test_slimes_schedule_keeps_the_samples_of_an_execution_in_one_step(fake_sglang, managed):
+    fake_sglang.answer_with(lambda request: "ok")
+    slime = managed(does_as_told, ["abc", "d", "ef", "g"])
+    slime.manager.args.global_batch_size = 4
+    boxes = slime.manager.generate(0)
+    parts = [box.inner for box in boxes]
+    assert parts[0]["global_batch_sizes"] == [4, 4]
+    assert sorted(index for part in parts for index in part["partition"]) == list(range(2 * (3 + 1 + 2 + 1)))

@@ -1,0 +1,134 @@
+"""What becomes of executions that fail: retried, masked, or trained with a negative reward."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import agentlightning as agl
+import openai
+import pytest
+
+from slime_agl.errors import AgentError
+from slime_agl.host import Sample
+from slime_agl.reward import normalize_rewards
+from tests.conftest import flat
+
+TRIES: Counter[str] = Counter()
+
+
+def client(llm: Any) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0)
+
+
+@agl.rollout
+async def moody(task: Any, llm: Any) -> float:
+    """Asks once, then does what the prompt says at this try: r(aise), h(ang), e(ngine error), anything else ends well."""
+    prompt = task["prompt"]
+    mood = prompt[min(TRIES[prompt], len(prompt) - 1)]
+    TRIES[prompt] += 1
+    async with client(llm) as ai:
+        await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+        if mood == "r":
+            raise RuntimeError("as told")
+        if mood == "h":
+            await asyncio.get_running_loop().create_future()
+        if mood == "e":
+            await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "refuse"}])
+    return 1.0
+
+
+@agl.rollout
+async def shrugs(task: Any, llm: Any) -> float:
+    """Ends well although the engine never answered."""
+    async with client(llm) as ai:
+        try:
+            await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+        except openai.APIError:
+            return 0.0
+    return 1.0
+
+
+@pytest.fixture(autouse=True)
+def engine(fake_sglang: Any) -> None:
+    TRIES.clear()
+    fake_sglang.answer_with(lambda request: None if "refuse" in request.text else "said")
+
+
+def failed(output: Any) -> list[str]:
+    return [sample.metadata["agl"]["failure"] for sample in flat(output.samples)]
+
+
+FAILURES = {"r": "agent_error", "h": "deadline", "e": "engine_error"}
+
+
+def runners(mood: str) -> dict[str, float]:
+    """A short deadline where it is what is tested."""
+    return {"timeout_seconds": 2.0} if mood == "h" else {}
+
+
+@pytest.mark.parametrize("mood", FAILURES)
+def test_a_retry_that_ends_well_takes_the_place_of_what_failed(run_rollout, token_exact, fake_sglang, mood: str):
+    policy = {"failure": {FAILURES[mood]: "retry"}, "runners": runners(mood)}
+    output = run_rollout(moody, [f"{mood}w"], agl=policy)
+    ((sample,),) = output.samples
+    assert sample.reward == 1.0 and sample.status == Sample.Status.COMPLETED and failed(output) == [""]
+    assert TRIES[f"{mood}w"] == 2
+    superseded = output.metrics["rollout/agl/untrained_tokens/superseded_attempt"]
+    assert superseded + output.metrics["rollout/agl/trained_tokens"] == output.metrics["rollout/agl/sampled_tokens"]
+    token_exact(fake_sglang, output.samples)
+
+
+@pytest.mark.parametrize("mood", FAILURES)
+def test_only_the_failure_that_is_named_is_tried_again(run_rollout, mood: str):
+    others = {name: "retry" for name in FAILURES.values() if name != FAILURES[mood]}
+    output = run_rollout(moody, ["ww", mood], agl={"failure": others, "runners": runners(mood)})
+    assert failed(output) == ["", ""], "the failed group is replaced by the next row"
+    assert "rollout/agl/untrained_tokens/superseded_attempt" not in output.metrics
+    assert output.metrics["rollout/agl/dropped_groups/failed"] == 1
+
+
+def test_retries_have_an_end_and_then_it_is_masked(run_rollout):
+    with pytest.raises(AgentError, match="as told"):
+        run_rollout(moody, ["r"], agl={"failure": {"agent_error": "retry", "max_attempts": 4}})
+    assert TRIES["r"] == 4 * 2, "four tries in each of the two groups after which a step gives up"
+
+
+def test_an_engine_error_that_the_agent_swallowed_is_tried_again(run_rollout, fake_sglang):
+    fake_sglang.fail_next(400, "no")
+    output = run_rollout(shrugs, ["x"], agl={"failure": {"engine_error": "retry"}})
+    assert rewards_of(output) == [1.0] and failed(output) == [""]
+
+
+def rewards_of(output: Any) -> list[Any]:
+    return [sample.reward for sample in flat(output.samples)]
+
+
+@pytest.mark.parametrize("mood", FAILURES)
+def test_negative_trains_what_was_done_with_the_reward_that_is_set(run_rollout, token_exact, fake_sglang, mood: str):
+    policy = {"failure": {FAILURES[mood]: "negative", "negative_reward": -1.0}, "runners": runners(mood)}
+    output = run_rollout(moody, [mood], reward_key="right", agl=policy)
+    ((sample,),) = output.samples
+    assert sample.reward == {"right": -1.0} and sum(sample.loss_mask) > 0 and not sample.remove_sample
+    assert failed(output) == [FAILURES[mood]]
+    token_exact(fake_sglang, output.samples)
+
+
+def test_a_masked_execution_is_not_in_the_baseline_of_its_group(run_rollout):
+    """Of three executions one fails; the others' mean is theirs alone."""
+
+    @agl.rollout
+    async def third_fails(task: Any, llm: Any) -> float:
+        async with client(llm) as ai:
+            await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+        TRIES["all"] += 1
+        if TRIES["all"] == 3:
+            raise RuntimeError("the third")
+        return float(TRIES["all"])
+
+    output = run_rollout(third_fails, ["x"], n_samples=3, grpo_std_normalization=False)
+    samples = flat(output.samples)
+    args = type("Args", (), {"grpo_std_normalization": False})()
+    rewards = {sample.reward: value for sample, value in zip(samples, normalize_rewards(args, samples)[1], strict=True)}
+    assert rewards == {1.0: -0.5, 2.0: 0.5, 0.0: 0.0}
