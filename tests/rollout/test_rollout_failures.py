@@ -83,8 +83,10 @@ def test_a_retry_that_ends_well_takes_the_place_of_what_failed(run_rollout, toke
 @pytest.mark.parametrize("mood", FAILURES)
 def test_only_the_failure_that_is_named_is_tried_again(run_rollout, mood: str):
     others = {name: "retry" for name in FAILURES.values() if name != FAILURES[mood]}
-    output = run_rollout(moody, ["ww", mood], agl={"failure": others, "runners": runners(mood)})
-    assert failed(output) == ["", ""], "the failed group is replaced by the next row"
+    output = run_rollout(
+        moody, ["w", mood, "ww", "www"], rollout_batch_size=2, agl={"failure": others, "runners": runners(mood)}
+    )
+    assert failed(output) == ["", ""], "the failed group is replaced"
     assert "rollout/agl/untrained_tokens/superseded_attempt" not in output.metrics
     assert output.metrics["rollout/agl/dropped_groups/failed"] == 1
 
