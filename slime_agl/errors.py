@@ -74,6 +74,12 @@ class HostError(SlimeAglError):
     boundary = "host"
 
 
+class RecordError(SlimeAglError, ValueError):
+    """The record of a run cannot be read."""
+
+    boundary = "record"
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """Return ' Did you mean ...?' for the known name nearest to `name`, or an empty string."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -9,6 +9,7 @@ from typing import Any
 
 from slime_agl.chat.loader import load_tokenizer, stop_ids_of
 from slime_agl.chat.shape import Shape, find_shape
+from slime_agl.chat.token_text import token_bytes
 from slime_agl.errors import TemplateError
 
 __all__ = ["Renderer", "load_tokenizer", "stop_ids_of"]
@@ -110,6 +111,10 @@ class Renderer:
             return self._tokenizer.decode(
                 list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
             )
+
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        """Return the UTF-8 bytes that each id stands for by itself."""
+        return token_bytes(self._tokenizer, ids)
 
     def _set_stop_ids(self, stop_ids: frozenset[int]) -> None:
         """Publish the stop ids, and those among them that can mark the end of a turn in rendered text.

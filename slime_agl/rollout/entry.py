@@ -48,7 +48,7 @@ def generate(
     runtime = live_runtime(config, read)
     warn_of_partial_rollout(read, runtime)
     tally = Tally("eval" if evaluation else "rollout")
-    recorder = Recorder(config.record_dir, "eval" if evaluation else "step", rollout_id)
+    recorder = Recorder(config, read, runtime.renderer, "eval" if evaluation else "step", rollout_id)
     rewarder = Rewarder(read, reward, config.credit)
 
     async def step() -> RolloutFnTrainOutput | RolloutFnEvalOutput:

@@ -1,64 +1,99 @@
-"""The record of a run: one file a step, one line an execution."""
+"""An execution and its Samples as they are recorded."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import orjson
-
-from slime_agl.errors import ConfigError
-from slime_agl.host import Sample
+from slime_agl import __version__
+from slime_agl.chat.renderer import Renderer
+from slime_agl.config import Config
+from slime_agl.host import RolloutArgs, Sample
 from slime_agl.runtime import Execution
-from slime_agl.trace.codec import encode_ledger
+from slime_agl.trace.record import SUFFIX, RecordedExecution, RecordedSample, RecordWriter
+
+LONGEST_ATTRIBUTE = 2000
 
 
 class Recorder:
-    """Appends executions to `directory/{name}-{step:06d}.jsonl`; does nothing without a directory.
+    """Records the executions of a step in `agl.record_dir`; does nothing when that is not set.
 
-    A line holds the ledger with all ids and logprobs, the reward, the failure and the task; keys
-    of attempts are never part of it. Each line is written whole, so that a crash tears at most the last.
+    name: 'step' or 'eval', which with the step's number is the file's name.
 
     Raises:
-        ConfigError: the directory cannot be made or written.
+        ConfigError: the file cannot be made.
     """
 
-    def __init__(self, directory: str | None, name: str, step: int) -> None:
-        self._file: BinaryIO | None = None
-        if directory is None:
+    def __init__(self, config: Config, args: RolloutArgs, renderer: Renderer, name: str, step: int) -> None:
+        self._writer: RecordWriter | None = None
+        if config.record_dir is None:
             return
-        path = Path(directory) / f"{name}-{step:06d}.jsonl"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb", buffering=0)
-        except OSError as error:
-            raise ConfigError(
-                f"agl.record_dir: {path} cannot be written ({error.strerror}); name a writable directory"
-            ) from error
+        header = {
+            "name": name,
+            "step": step,
+            "agent": config.agent,
+            "model": config.model,
+            "checkpoint": str(args.hf_checkpoint),
+            "stop_ids": sorted(renderer.stop_ids),
+            "slime_agl": __version__,
+        }
+        path = Path(config.record_dir) / f"{name}-{step:06d}{SUFFIX}"
+        self._writer = RecordWriter(path, header, renderer.token_bytes)
 
-    def write(self, execution: Execution, samples: list[Sample]) -> None:
-        if self._file is not None:
-            self._file.write(orjson.dumps(_record(execution, samples), default=str, option=_OPTIONS) + b"\n")
+    def write(self, execution: Execution, samples: Sequence[Sample]) -> None:
+        if self._writer is not None:
+            self._writer.write(recorded(execution, samples))
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
-_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+def recorded(execution: Execution, samples: Sequence[Sample]) -> RecordedExecution:
+    """What is kept of an execution. `samples`: those it gave, scored or not."""
+    started = min((turn.started for turn in execution.ledger.turns), default=0.0)
+    started = min([started, *(span.start_time for span in execution.spans if span.start_time)])
+    return RecordedExecution(
+        ledger=execution.ledger,
+        task=execution.task,
+        reward=samples[0].reward,
+        failure=execution.failure,
+        error=execution.error,
+        started=started,
+        seconds=execution.seconds,
+        samples=tuple(_sample(sample) for sample in samples),
+        rewards=tuple((item.after, dict(item.values)) for item in execution.emitted),
+        spans=tuple(_span(span, started) for span in execution.spans),
+        counters=dict(execution.counters),
+    )
 
 
-def _record(execution: Execution, samples: list[Sample]) -> dict[str, Any]:
+def _sample(sample: Sample) -> RecordedSample:
+    return RecordedSample(
+        index=sample.index,
+        group_index=sample.group_index,
+        rollout_id=sample.rollout_id,
+        segment=(sample.metadata or {}).get("agl", {}).get("segment", 0),
+        status=sample.status.value,
+        reward=sample.reward,
+        mask=array("b", sample.loss_mask or ()),
+        removed=bool(sample.remove_sample),
+    )
+
+
+def _span(span: Any, started: float) -> dict[str, Any]:
+    """A span without what the ledger holds in full, and with long texts cut."""
+    begin = span.start_time or started
+    attributes = {
+        name: value[:LONGEST_ATTRIBUTE] if isinstance(value, str) else value
+        for name, value in span.attributes.items()
+        if not name.endswith("token_ids") and name != "logprobs.content"
+    }
     return {
-        "ledger": encode_ledger(execution.ledger),
-        "task": execution.task,
-        "reward": samples[0].reward,
-        "failure": execution.failure,
-        "error": execution.error,
-        "seconds": execution.seconds,
-        "samples": [
-            {"index": s.index, "group_index": s.group_index, "rollout_id": s.rollout_id, "tokens": len(s.tokens),
-             "trained": sum(s.loss_mask or ()), "status": s.status.value, "reward": s.reward}
-            for s in samples
-        ],
-    }  # fmt: skip
+        "name": span.name,
+        "at": begin - started,
+        "seconds": (span.end_time or begin) - begin,
+        "attributes": attributes,
+    }

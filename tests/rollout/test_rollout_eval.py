@@ -7,7 +7,6 @@ from typing import Any
 
 import agentlightning as agl
 import openai
-import orjson
 import pytest
 from agentlightning.adapter import TracerTraceToTriplet
 
@@ -19,8 +18,6 @@ from slime_agl.runtime import Execution
 from slime_agl.testing.agents import chat_agent, failing_agent
 from slime_agl.testing.host import ListDataSource
 from slime_agl.testing.paths import importable
-from slime_agl.trace.codec import decode_ledger
-from slime_agl.trace.segments import segments
 from tests.conftest import flat
 
 HERE = "tests.rollout.test_rollout_eval"
@@ -160,16 +157,6 @@ def test_spans_with_tokens_hold_the_ids_of_the_samples(fake_sglang, run_rollout)
     assert [tuple(t.prompt["token_ids"]) for t in triplets] == [r.input_ids for r in fake_sglang.requests]
     assert [tuple(t.response["token_ids"]) for t in triplets] == [a.ids for a in fake_sglang.answers]
     assert triplets[-1].prompt["token_ids"] + triplets[-1].response["token_ids"] == sample.tokens
-
-
-def test_a_step_is_recorded_with_all_its_tokens(fake_sglang, run_rollout, tmp_path):
-    fake_sglang.answer_with(lambda request: "four")
-    output = run_rollout(chat_agent(turns=2), ["a", "b"], rollout_id=7, agl={"record_dir": str(tmp_path / "run")})
-    lines = (tmp_path / "run" / "step-000007.jsonl").read_bytes().splitlines()
-    ledgers = [decode_ledger(orjson.loads(line)["ledger"]) for line in lines]
-    recorded = sorted(list(ledger.held(segments(ledger)[0].turns[-1].index)) for ledger in ledgers)
-    assert recorded == sorted(sample.tokens for sample in flat(output.samples))
-    assert b"sk-agl-" not in b"".join(lines)
 
 
 def test_what_a_step_delivered_is_released_and_memory_does_not_grow(fake_sglang, rollout_args, run_rollout):

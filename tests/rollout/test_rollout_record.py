@@ -1,0 +1,112 @@
+"""The record of a run holds every token, survives a crash, and keeps no secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from agentlightning import emit_reward
+from agentlightning.litagent import rollout
+
+from slime_agl.errors import AgentError, ConfigError, RecordError
+from slime_agl.testing.agents import chat_agent
+from slime_agl.trace.record import read_record, read_run
+from tests.conftest import flat
+
+
+@rollout
+async def talks_of_its_key(task, llm):
+    emit_reward(0.25)
+    raise RuntimeError(f"no access with {llm.api_key}")
+
+
+@pytest.fixture
+def recorded(fake_sglang, run_rollout, tmp_path):
+    def run(agent, rows, **more):
+        output = run_rollout(agent, rows, rollout_id=7, agl={"record_dir": str(tmp_path / "run")}, **more)
+        (record,) = read_run(tmp_path / "run")
+        return record, flat(output.samples)
+
+    return run
+
+
+def test_every_sample_can_be_rebuilt_from_the_record(fake_sglang, recorded):
+    fake_sglang.answer_with(lambda request: "four")
+    record, samples = recorded(chat_agent(turns=2), ["a", "b"], n_samples=2)
+    assert (record.name, record.header["step"], record.torn) == ("step-000007", 7, 0)
+    kept = {sample.index: (execution, sample) for execution in record.executions for sample in execution.samples}
+    assert len(kept) == len(samples) == 4
+    for sample in samples:
+        execution, mine = kept[sample.index]
+        segment = execution.segments[mine.segment]
+        assert list(execution.ledger.held(segment.turns[-1].index)) == sample.tokens
+        assert list(mine.mask) == sample.loss_mask
+        assert (mine.reward, mine.rollout_id, mine.group_index) == (1.0, sample.rollout_id, sample.group_index)
+        assert execution.rewards[0][1] == {"primary": 1.0}
+        spoken = "".join(record.texts(execution.ledger.turns[0].output_ids()))
+        assert spoken == "four<|im_end|>"
+
+
+def test_characters_that_several_tokens_share_stand_at_the_last_of_them(fake_sglang, recorded):
+    fake_sglang.say("zwölf 世界 😀")
+    record, _ = recorded(chat_agent(), ["a"])
+    ids = record.executions[0].ledger.turns[0].output_ids()
+    texts = record.texts(ids)
+    assert "".join(texts) == "zwölf 世界 😀<|im_end|>"
+    assert len(texts) == len(ids) and "" in texts
+    assert "".join(record.texts(ids[:-3])).startswith("zwölf 世界 ")
+
+
+@pytest.mark.parametrize("cut", [1, 200])
+def test_a_torn_last_line_is_skipped_and_counted(fake_sglang, recorded, cut: int):
+    fake_sglang.answer_with(lambda request: "four")
+    record, _ = recorded(chat_agent(), ["a", "b"])
+    whole = record.path.read_bytes()
+    record.path.write_bytes(whole[:-cut])
+    again = read_record(record.path)
+    assert again.executions == record.executions[:1]
+    assert again.torn == len(whole.splitlines(keepends=True)[-1]) - cut
+
+
+def test_no_key_is_recorded(run_rollout, tmp_path):
+    with pytest.raises(AgentError, match="no access with sk-agl-"):
+        run_rollout(talks_of_its_key, ["a", "b"], agl={"record_dir": str(tmp_path)})
+    (record,) = read_run(tmp_path)
+    assert b"sk-agl" not in record.path.read_bytes()
+    execution = record.executions[0]
+    assert execution.failure == "agent_error" and "no access with sk-***" in execution.error
+    assert [dimensions for _, dimensions in execution.rewards] == [{"primary": 0.25}]
+
+
+def test_what_is_no_record_is_refused(tmp_path: Path):
+    other = tmp_path / "step-000000.jsonl"
+    for text, words in (
+        (b'{"format": "slime_agl.record", "version": 2}\n', "version 2.*reads 'slime_agl.record' version 1"),
+        (b"hello\n", "line 1 is not JSON"),
+        (b"[]\n", "line 1 is a list"),
+        (b"", "holds no whole line"),
+        (b'{"format": "slime_agl.record", "version": 1}\n{"execution": {}}\n', "line 2: KeyError"),
+    ):
+        other.write_bytes(text)
+        with pytest.raises(RecordError, match=words):
+            read_run(tmp_path)
+    other.unlink()
+    with pytest.raises(RecordError, match="agl.record_dir"):
+        read_run(tmp_path)
+    with pytest.raises(RecordError, match="No such file"):
+        read_run(other)
+
+
+def test_a_directory_that_cannot_be_made_is_named(run_rollout, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="agl.record_dir.*file"):
+        run_rollout(chat_agent(), ["a"], agl={"record_dir": str(tmp_path / "file" / "run")})
+
+
+def test_tokens_are_named_once_a_file(fake_sglang, recorded):
+    fake_sglang.answer_with(lambda request: "four")
+    record, _ = recorded(chat_agent(turns=2), ["a"] * 3)
+    lines = record.path.read_bytes().splitlines()
+    named = [line for line in lines if line.startswith(b'{"tokens"')]
+    assert len(named) == 1 and len(lines) == 1 + 1 + 3
+    assert set(record.tokens) == set().union(*(execution.ids() for execution in record.executions))
