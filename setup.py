@@ -21,11 +21,12 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["slime_agl", "slime_agl.*"]),
+    package_data={"slime_agl.report": ["assets/*"]},
     install_requires=[
         "agentlightning>=0.3,<0.4",  # 1.0 is a different program, without store, runner or tracer
         "aiohttp>=3.9",
         "click>=8.1",
-        "jinja2>=3.1",  # chat templates
+        "jinja2>=3.1",  # chat templates, and the page of a run
         "numpy",
         "orjson",
         "pyyaml",

@@ -1,0 +1,52 @@
+"""`slime-agl inspect`: a recorded run in the terminal, or as one HTML page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import orjson
+
+from slime_agl.errors import RecordError, closest
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--execution", "name", help="Show one execution in full: its rollout id, or the beginning of it.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page there.")
+@click.option("--json", "as_json", is_flag=True, help="Figures as JSON lines, one an execution.")
+@click.option("--failed", is_flag=True, help="Only executions that failed.")
+def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, failed: bool) -> None:
+    """Look at a recorded RUN: the directory that was agl.record_dir, or one of its files.
+
+    Without options: a table of all executions. Output tokens are green where they train and grey where they do
+    not; prompts, results and template text are dim.
+    """
+    from slime_agl.cli.inspect_view import show_execution, show_run
+    from slime_agl.report.page import write_page
+    from slime_agl.report.summary import row
+    from slime_agl.trace.record import read_run
+
+    records = read_run(run)
+    for record in records:
+        if record.torn:
+            click.echo(f"{record.path}: an unfinished last line of {record.torn} bytes was skipped", err=True)
+    pairs = [(record, execution) for record in records for execution in record.executions]
+    pairs = [pair for pair in pairs if not failed or pair[1].failure]
+    if name is not None:
+        names = [execution.ledger.rollout_id for _, execution in pairs]
+        pairs = [pair for pair in pairs if pair[1].ledger.rollout_id.startswith(name)]
+        if not pairs:
+            raise RecordError(f"no execution of {run} is called {name!r}.{closest(name, names)}")
+    if html is not None:
+        write_page(html, pairs, title=run.resolve().name)
+        click.echo(f"wrote {html} ({len(pairs)} executions, {html.stat().st_size / 1e6:.1f} MB)", err=True)
+    elif as_json:
+        for record, execution in pairs:
+            sys.stdout.write(orjson.dumps(row(record, execution).as_dict()).decode() + "\n")
+    elif name is not None:
+        for record, execution in pairs:
+            show_execution(record, execution)
+    else:
+        show_run(pairs)

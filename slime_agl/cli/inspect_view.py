@@ -1,0 +1,138 @@
+"""Recorded executions in the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import orjson
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from slime_agl.report.fate import TurnFate, fates
+from slime_agl.report.summary import Row, row
+from slime_agl.trace.record import Record, RecordedExecution
+
+TRAINED, MASKED, GLUE, FAILED = "bold black on green", "black on bright_black", "dim", "bold red"
+LONGEST_TASK = 400
+
+Pair = tuple[Record, RecordedExecution]
+
+
+def show_run(pairs: Sequence[Pair]) -> None:
+    """A table of executions, and the sums below it."""
+    console = Console()
+    rows = [row(*pair) for pair in pairs]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), row_styles=("", "on grey7"))
+    table.add_column("step", no_wrap=True)
+    table.add_column("execution", no_wrap=True, overflow="ellipsis", max_width=14)
+    for name in ("reward", "turns", "segs", "trained", "masked", "logp", "sec"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("notes", overflow="fold", ratio=1)
+    for entry in rows:
+        table.add_row(
+            entry.step, entry.name.removeprefix("ro-"), _number(entry.reward), str(entry.turns), str(entry.segments), str(entry.trained),
+            str(entry.masked), _number(entry.logprob, 2), f"{entry.seconds:.1f}", _notes(entry),
+        )  # fmt: skip
+    console.print(table)
+    console.print(_sums(rows), style="bold", highlight=False)
+
+
+def show_execution(record: Record, execution: RecordedExecution) -> None:
+    """Everything about one execution, token by token."""
+    console = Console()
+    entry = row(record, execution)
+    console.rule(f"[bold]{entry.name}[/]  {entry.step}")
+    console.print(
+        f"reward {_number(entry.reward)} · {entry.turns} turns in {entry.segments} segments · "
+        f"{entry.trained} tokens train, {entry.masked} do not, {entry.glue} are glue · {entry.seconds:.2f} s, "
+        f"of which engine {entry.engine_seconds:.2f} s · weights {', '.join(entry.weights) or 'unnamed'}",
+        highlight=False,
+    )
+    console.print(Text("task ", style="bold") + Text(_short(execution.task)))
+    for at, dimensions in execution.rewards:
+        console.print(f"[bold]reward[/] {dimensions} after {at:.2f} s", highlight=False)
+    if execution.failure:
+        console.print(Text(f"failed: {execution.failure}\n{execution.error.rstrip()}", style=FAILED))
+    console.print(Text(" trains ", TRAINED), Text(" does not ", MASKED), Text(" glue ", GLUE))
+    depths = _depths(execution)
+    for fate in fates(execution):
+        console.print(Padding(_heading(fate), (1, 0, 0, 2 * depths[fate.turn.index])))
+        console.print(Padding(_tokens(record, fate), (0, 0, 0, 2 * depths[fate.turn.index] + 1)))
+    if execution.spans:
+        console.print(_spans(execution))
+
+
+def _heading(fate: TurnFate) -> Text:
+    turn = fate.turn
+    continues = "new" if turn.parent is None else f"continues {turn.parent}"
+    cached = sum(part.cached_tokens for part in turn.parts)
+    versions = list(dict.fromkeys(part.weight_version for part in turn.parts if part.weight_version))
+    facts = [
+        continues, f"{len(turn.new_ids)} + {turn.output_length} tokens", f"{cached} cached" * bool(cached),
+        turn.finish, f"weights {' then '.join(versions)}" * bool(versions), f"{turn.ended - turn.started:.2f} s",
+        f"fork: {turn.fork}" * bool(turn.fork),
+    ]  # fmt: skip
+    text = Text(f"turn {turn.index}  ", style="bold") + Text(" · ".join(filter(None, facts)), style="cyan")
+    return text + Text(f"  untrained: {fate.why}" if fate.why else "", style="yellow")
+
+
+def _tokens(record: Record, fate: TurnFate) -> Text:
+    text = Text("".join(record.texts(fate.turn.new_ids)), style=GLUE)
+    spoken = zip(record.texts(fate.turn.output_ids()), fate.trained, strict=True)
+    for trained, run in groupby(spoken, key=lambda pair: pair[1]):
+        text.append("".join(piece for piece, _ in run), style=TRAINED if trained else MASKED)
+    return text
+
+
+def _spans(execution: RecordedExecution) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="spans", title_justify="left")
+    for name in ("at", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("name")
+    table.add_column("attributes", overflow="fold")
+    for span in execution.spans:
+        attributes = ", ".join(f"{name}={value}" for name, value in span["attributes"].items())
+        table.add_row(f"{span['at']:.2f}", f"{span['seconds']:.2f}", span["name"], Text(attributes[:LONGEST_TASK]))
+    return table
+
+
+def _depths(execution: RecordedExecution) -> dict[int, int]:
+    """How far to indent: a turn that is not the first continuation of its parent goes one in."""
+    ledger, depths = execution.ledger, {}
+    for turn in ledger.turns:
+        base = 0 if turn.parent is None else depths[turn.parent]
+        depths[turn.index] = base + (turn.parent is not None and ledger.children(turn.parent)[0] != turn.index)
+    return depths
+
+
+def _notes(entry: Row) -> Text:
+    notes = Text(entry.failure, style=FAILED)
+    more = [f"{reason} ×{count}" for reason, count in entry.forks.items()]
+    more += [f"{entry.retries} retries"] * bool(entry.retries)
+    return notes + Text(("  " if entry.failure and more else "") + ", ".join(more), style="yellow")
+
+
+def _sums(rows: Sequence[Row]) -> str:
+    rewards = [entry.reward for entry in rows if entry.reward is not None and not entry.failure]
+    failures = Counter(entry.failure for entry in rows if entry.failure)
+    mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward"
+    failed = ", ".join(f"{count} {failure}" for failure, count in failures.items())
+    return (
+        f"{len(rows)} executions, {mean}, {sum(entry.trained for entry in rows)} tokens train, "
+        f"{sum(entry.masked for entry in rows)} do not" + (f"; failed: {failed}" if failed else "")
+    )
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _short(task: Any) -> str:
+    text = task if isinstance(task, str) else orjson.dumps(task).decode()
+    return text if len(text) <= LONGEST_TASK else text[:LONGEST_TASK] + " …"

@@ -1,0 +1,87 @@
+"""Figures of recorded executions, one row each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from slime_agl.report.fate import fates, untrained
+from slime_agl.trace.record import Record, RecordedExecution
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One execution in figures.
+
+    name: Agent Lightning's rollout id. sampled, trained: output tokens; masked: those that do not train.
+    glue: tokens of prompts and results. logprob: mean over sampled tokens, None without any.
+    weights: versions that sampled it, in order. untrained: masked tokens by reason.
+    """
+
+    step: str
+    name: str
+    index: int | None
+    group: int | None
+    reward: float | None
+    failure: str
+    turns: int
+    segments: int
+    sampled: int
+    trained: int
+    masked: int
+    glue: int
+    forks: dict[str, int]
+    untrained: dict[str, int]
+    retries: int
+    weights: tuple[str, ...]
+    logprob: float | None
+    seconds: float
+    engine_seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def row(record: Record, execution: RecordedExecution) -> Row:
+    """Summarise one execution. Raises RecordError when its masks do not fit its tokens."""
+    turns = execution.ledger.turns
+    told = fates(execution)
+    sampled = sum(len(fate.trained) for fate in told)
+    trained = sum(sum(fate.trained) for fate in told)
+    logprobs = sum(sum(part.logprobs) for turn in turns for part in turn.parts)
+    first = execution.samples[0] if execution.samples else None
+    versions = (part.weight_version for turn in turns for part in turn.parts if len(part.ids))
+    return Row(
+        step=record.name,
+        name=execution.ledger.rollout_id,
+        index=first.index if first else None,
+        group=first.group_index if first else None,
+        reward=number(execution.reward),
+        failure=execution.failure,
+        turns=len(turns),
+        segments=len(execution.segments),
+        sampled=sampled,
+        trained=trained,
+        masked=sampled - trained,
+        glue=sum(len(turn.new_ids) for turn in turns),
+        forks=dict(Counter(turn.fork for turn in turns if turn.fork)),
+        untrained=dict(untrained(execution)),
+        retries=execution.counters.get("joined_retries", 0),
+        weights=tuple(dict.fromkeys(version for version in versions if version)),
+        logprob=logprobs / sampled if sampled else None,
+        seconds=execution.seconds,
+        engine_seconds=sum(turn.engine_seconds for turn in turns),
+    )
+
+
+def rows(records: Sequence[Record]) -> Iterator[Row]:
+    return (row(record, execution) for record in records for execution in record.executions)
+
+
+def number(reward: Any) -> float | None:
+    """A reward as one number: of several dimensions the first."""
+    if isinstance(reward, dict):
+        reward = next(iter(reward.values()), None)
+    return float(reward) if isinstance(reward, int | float) else None

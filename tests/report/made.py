@@ -1,0 +1,35 @@
+"""Recorded executions made by hand. Token ids: 1, 2, ... say tok0, tok1, ...; the last of a turn is END_ID."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from typing import Any
+
+from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.record import Record, RecordedExecution, RecordedSample
+from slime_agl.trace.turn import Sampled, Turn
+
+ASK_ID, END_ID, END = 900, 901, "<end>"
+TEXTS = {ASK_ID: b"ask ", END_ID: END.encode(), **{n + 1: f"tok{n}".encode() for n in range(256)}}
+
+
+def run_of(*executions: RecordedExecution, name: str = "step-000000") -> Record:
+    return Record(Path(f"/run/{name}.jsonl"), {"step": 0, "checkpoint": ""}, TEXTS, tuple(executions))
+
+
+def made(
+    rollout_id: str = "ro-0", *, output: int = 3, masked_turns: int = 0, versions: tuple[str, ...] = ("1",), **facts: Any
+) -> RecordedExecution:
+    """A chain of 1 + `masked_turns` turns of `output` tokens, the first one trained. Turns take `versions` in turn."""
+    ledger = Ledger(rollout_id, "at-0")
+    for index in range(1 + masked_turns):
+        ids = [*(n % 256 + 1 for n in range(output - 1)), END_ID]
+        part = Sampled(
+            array("i", ids), array("d", [-0.5 * (n + 1) for n in range(output)]), "stop",
+            weight_version=versions[index % len(versions)],
+        )  # fmt: skip
+        ledger.commit(Turn(index, index - 1 if index else None, array("i", [ASK_ID]), (part,), f"turn-{index}"))
+    mask = [int(not facts.get("failure"))] * output + ([0] * (1 + output)) * masked_turns
+    sample = RecordedSample(0, 0, 0, 0, "completed", 1.0, array("b", mask), removed=bool(facts.get("failure")))
+    return RecordedExecution(ledger, **{"task": "a task", "reward": 1.0, "samples": (sample,), **facts})
