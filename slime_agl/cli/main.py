@@ -8,6 +8,7 @@ import sys
 import click
 
 from slime_agl import __version__
+from slime_agl.cli.check import check
 from slime_agl.cli.demo import demo
 from slime_agl.cli.engine import engine
 from slime_agl.cli.inspect import inspect
@@ -32,6 +33,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+main.add_command(check)
 main.add_command(demo)
 main.add_command(engine)
 main.add_command(inspect)

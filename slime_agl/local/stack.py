@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,10 +11,13 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from slime_agl.chat.renderer import Renderer, load_tokenizer
 from slime_agl.host import default_args
+from slime_agl.local.backend import Backend
 from slime_agl.local.engine_server import EngineThread
 from slime_agl.local.model import load_model_and_tokenizer, use_threads
 from slime_agl.local.router import start_router
+from slime_agl.local.scripted import Reply, ScriptedBackend
 from slime_agl.local.score import teacher_logprobs_batch
 from slime_agl.local.smollm2 import resolve_model
 from slime_agl.local.transformers_backend import TransformersBackend
@@ -25,25 +29,24 @@ class LocalStack:
     """Context manager: loads the model, serves it behind the router, and checks Samples against it.
 
     model: 'smollm2' or a Hugging Face directory. max_running: requests decoded together.
-    seed: of the engine's sampling. All ports are free ones.
+    seed: of the engine's sampling. says: answers to give in turn, again and again, in place of what the model would
+    sample; its weights are not loaded then. All ports are free ones.
 
     Raises (on entering):
         ConfigError: the model, or a package of the extra `local`, is missing.
         EngineUnavailable: the router did not come up; carries its log.
     """
 
-    def __init__(self, model: str = "smollm2", *, max_running: int = 16, seed: int = 0) -> None:
-        self._name, self._max_running, self._seed = model, max_running, seed
+    def __init__(
+        self, model: str = "smollm2", *, max_running: int = 16, seed: int = 0, says: Sequence[str] = ()
+    ) -> None:
+        self._name, self._max_running, self._seed, self._says = model, max_running, seed, says
+        self._model: Any = None
         self._stack = ExitStack()
 
     def __enter__(self) -> LocalStack:
         self.checkpoint: Path = resolve_model(self._name)
-        use_threads(None)
-        self._model, tokenizer = load_model_and_tokenizer(self.checkpoint, "float32")
-        backend = TransformersBackend(
-            self._model, tokenizer, model_path=str(self.checkpoint), max_running=self._max_running, seed=self._seed
-        )
-        self.witness = Witness(backend)
+        self.witness = Witness(self._scripted() if self._says else self._loaded())
         with self._stack:
             self._engine = self._stack.enter_context(EngineThread(self.witness))
             self._router = self._stack.enter_context(start_router([self._engine.url]))
@@ -54,6 +57,21 @@ class LocalStack:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def _loaded(self) -> Backend:
+        use_threads(None)
+        self._model, tokenizer = load_model_and_tokenizer(self.checkpoint, "float32")
+        return TransformersBackend(
+            self._model, tokenizer, model_path=str(self.checkpoint), max_running=self._max_running, seed=self._seed
+        )
+
+    def _scripted(self) -> Backend:
+        renderer = Renderer(load_tokenizer(str(self.checkpoint)))
+        end = min(renderer.marker_ids)
+        answers = itertools.cycle([Reply((*renderer.encode(text), end)) for text in self._says])
+        return ScriptedBackend(
+            lambda request: next(answers), text=renderer, vocab_size=1 << 24, model_path=str(self.checkpoint)
+        )
 
     @property
     def url(self) -> str:
@@ -85,7 +103,12 @@ class LocalStack:
         return check_against(self.witness.take(), samples)
 
     def teacher_difference(self, samples: Sequence[Any], temperature: float) -> float:
-        """Largest |difference| between rollout logprobs and teacher forcing, over all trained tokens (0.0 for none)."""
+        """Largest |difference| between rollout logprobs and teacher forcing, over all trained tokens (0.0 for none).
+
+        Without loaded weights there is nothing to compare with: 0.0.
+        """
+        if self._model is None:
+            return 0.0
         scored = [sample for sample in samples if not sample.remove_sample]
         sequences = [(sample.tokens, sample.response_length) for sample in scored]
         worst = 0.0

@@ -1,0 +1,85 @@
+"""The dry run behind `slime-agl check`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from slime_agl.errors import AgentError, ConfigError, InvariantError
+from slime_agl.host import default_args
+from slime_agl.local.driver import LocalDriver
+from slime_agl.local.stack import LocalStack
+from slime_agl.report.checks import Finding, judge
+from slime_agl.rollout import shutdown
+from slime_agl.trace.record import read_run
+
+TEACHER_TOLERANCE = 1e-4
+
+
+def dry_run(
+    data: Path, record: Path, *, agent: str, config: Path | None, engine: str | None, model: str, say: tuple[str, ...],
+    rows: int, samples: int, quiet: bool, tokens: int, temperature: float, input_key: str, label_key: str | None,
+) -> list[Finding]:  # fmt: skip
+    """Run one step of `rows` groups, recorded in `record`, and judge it.
+
+    Raises:
+        ConfigError: a row, the agent, the model or the configuration has to be changed.
+        EngineUnavailable: no engine answers.
+    """
+    section = _section(config) | {"agent": agent, "record_dir": str(record)}
+    wanted = {
+        "prompt_data": str(data), "input_key": input_key, "label_key": label_key, "agl": section,
+        "rollout_batch_size": rows, "n_samples_per_prompt": samples, "rollout_max_response_len": tokens,
+        "rollout_temperature": temperature, "custom_reward_post_process_path": "slime_agl.reward.normalize_rewards",
+    }  # fmt: skip
+    with ExitStack() as stack:
+        local = None if engine else stack.enter_context(LocalStack(model, max_running=rows * samples, says=say))
+        args = local.args(**wanted) if local else _remote_args(engine, model, wanted)
+        stack.callback(shutdown)
+        findings = _run(args, local, temperature)
+    return [*findings, *judge(read_run(record))]
+
+
+def _run(args: Namespace, local: LocalStack | None, temperature: float) -> list[Finding]:
+    name = "trained tokens are the engine's own"
+    try:
+        result = LocalDriver(args).step(0)
+        if local is None:
+            return [Finding(name, "pass", "as the gateway holds them; this engine keeps no record to compare with")]
+        checked = local.check(result.samples)
+        difference = local.teacher_difference(result.samples, temperature)
+    except InvariantError as error:
+        return [Finding(name, "fail", str(error))]
+    except AgentError:
+        return []  # The record tells how each agent failed.
+    words = f"{checked} tokens found in the engine's own record"
+    verdict = "pass" if checked else "fail"
+    if difference:
+        words += f"; max |rollout - teacher-forced logprob| {difference:.1e}"
+        verdict = verdict if difference < TEACHER_TOLERANCE else "fail"
+    quiet = Finding("nothing is left at the engine", "fail" if local.in_flight else "pass", f"{local.in_flight} requests in flight")
+    return [Finding(name, verdict, words), quiet]
+
+
+def _section(config: Path | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    try:
+        section = (yaml.safe_load(config.read_text(encoding="utf-8")) or {}).get("agl") or {}
+    except (yaml.YAMLError, AttributeError) as error:
+        raise ConfigError(f"{config} is no YAML mapping: {error}") from error
+    return dict(section)
+
+
+def _remote_args(engine: str, model: str, wanted: dict[str, Any]) -> Namespace:
+    address = urlsplit(engine)
+    if not address.hostname or not address.port:
+        raise ConfigError(f"--engine is {engine!r}, it must look like http://127.0.0.1:30000")
+    return default_args(
+        hf_checkpoint=model, sglang_router_ip=address.hostname, sglang_router_port=address.port, **wanted
+    )

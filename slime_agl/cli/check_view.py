@@ -1,0 +1,32 @@
+"""Findings in the terminal, or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slime_agl.report.checks import Finding
+
+MARKS = {"pass": ("✓", "green"), "look": ("?", "yellow"), "fail": ("✗", "bold red")}
+
+
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
+    passed = not any(finding.verdict == "fail" for finding in findings)
+    if as_json:
+        body = {"passed": passed, "findings": [finding.as_dict() for finding in findings]}
+        sys.stdout.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    table = Table.grid(padding=(0, 1))
+    for finding in findings:
+        mark, style = MARKS[finding.verdict]
+        table.add_row(Text(mark, style), Text(finding.name, style if finding.verdict != "pass" else ""), Text(finding.words))
+    console = Console()
+    console.print(table)
+    looks = sum(finding.verdict == "look" for finding in findings)
+    verdict = "[bold green]can be trained[/]" if passed else "[bold red]cannot be trained like this[/]"
+    console.print(f"{verdict}; {looks} {'finding deserves' if looks == 1 else 'findings deserve'} a look")
