@@ -21,12 +21,16 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
         body = {"passed": passed, "findings": [finding.as_dict() for finding in findings]}
         sys.stdout.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
+    print_table(findings)
+    looks = sum(finding.verdict == "look" for finding in findings)
+    verdict = "[bold green]can be trained[/]" if passed else "[bold red]cannot be trained like this[/]"
+    Console().print(f"{verdict}; {looks} {'finding deserves' if looks == 1 else 'findings deserve'} a look")
+
+
+def print_table(findings: Sequence[Finding]) -> None:
     table = Table.grid(padding=(0, 1))
     for finding in findings:
         mark, style = MARKS[finding.verdict]
-        table.add_row(Text(mark, style), Text(finding.name, style if finding.verdict != "pass" else ""), Text(finding.words))
-    console = Console()
-    console.print(table)
-    looks = sum(finding.verdict == "look" for finding in findings)
-    verdict = "[bold green]can be trained[/]" if passed else "[bold red]cannot be trained like this[/]"
-    console.print(f"{verdict}; {looks} {'finding deserves' if looks == 1 else 'findings deserve'} a look")
+        named = Text(finding.name, style if finding.verdict != "pass" else "")
+        table.add_row(Text(mark, style), named, Text(finding.words))
+    Console().print(table)

@@ -10,6 +10,7 @@ import click
 from slime_agl import __version__
 from slime_agl.cli.check import check
 from slime_agl.cli.demo import demo
+from slime_agl.cli.doctor import doctor
 from slime_agl.cli.engine import engine
 from slime_agl.cli.inspect import inspect
 from slime_agl.errors import SlimeAglError
@@ -35,6 +36,7 @@ def main() -> None:
 
 main.add_command(check)
 main.add_command(demo)
+main.add_command(doctor)
 main.add_command(engine)
 main.add_command(inspect)
 

@@ -1,0 +1,40 @@
+"""`slime-agl doctor`: is this machine, and this configuration, ready?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import orjson
+
+
+@click.command()
+@click.option("--slime", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A slime checkout to look at.")
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML with an agl: section.")
+@click.option("--model", help="'smollm2' or a Hugging Face directory: its tokenizer and chat template.")
+@click.option("--tool-call-parser", help="As slime's --sglang-tool-call-parser.")
+@click.option("--router", help="URL of a router or SGLang server that should answer.")
+@click.option("--json", "as_json", is_flag=True, help="Findings as one JSON object.")
+def doctor(
+    slime: Path | None, config: Path | None, model: str | None, tool_call_parser: str | None, router: str | None, as_json: bool
+) -> None:  # fmt: skip
+    """Look at versions, slime, the configuration, the model's template and the router.
+
+    Each line says what is wrong and how to mend it. Exit status: 0 when nothing is wrong, 1 otherwise.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    if slime is not None:
+        sys.path.insert(0, str(slime.resolve()))
+    from slime_agl.cli.check_view import print_table
+    from slime_agl.cli.doctor_looks import look
+
+    findings = look(config=config, model=model, parser=tool_call_parser, router=router, slime=slime)
+    wrong = [finding for finding in findings if finding.verdict == "fail"]
+    if as_json:
+        body = {"healthy": not wrong, "findings": [finding.as_dict() for finding in findings]}
+        sys.stdout.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        print_table(findings)
+        click.echo(f"{len(wrong)} things are wrong" if len(wrong) != 1 else "1 thing is wrong")
+    sys.exit(bool(wrong))
