@@ -62,7 +62,9 @@ def _run(args: Namespace, local: LocalStack | None, temperature: float) -> list[
     if difference:
         words += f"; max |rollout - teacher-forced logprob| {difference:.1e}"
         verdict = verdict if difference < TEACHER_TOLERANCE else "fail"
-    quiet = Finding("nothing is left at the engine", "fail" if local.in_flight else "pass", f"{local.in_flight} requests in flight")
+    quiet = Finding(
+        "nothing is left at the engine", "fail" if local.in_flight else "pass", f"{local.in_flight} requests in flight"
+    )
     return [Finding(name, verdict, words), quiet]
 
 

@@ -10,8 +10,12 @@ import orjson
 
 
 @click.command()
-@click.option("--slime", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A slime checkout to look at.")
-@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML with an agl: section.")
+@click.option(
+    "--slime", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A slime checkout to look at."
+)
+@click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML with an agl: section."
+)
 @click.option("--model", help="'smollm2' or a Hugging Face directory: its tokenizer and chat template.")
 @click.option("--tool-call-parser", help="As slime's --sglang-tool-call-parser.")
 @click.option("--router", help="URL of a router or SGLang server that should answer.")

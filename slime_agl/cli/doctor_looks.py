@@ -90,9 +90,13 @@ def _slime(checkout: Path | None) -> Iterator[Finding]:
         yield Finding("slime", "pass", where())
         yield from _flags()
     elif checkout is not None and not (checkout / "slime" / "utils" / "types.py").is_file():
-        yield Finding("slime", "fail", f"{checkout} has no slime/utils/types.py; name the directory that holds train.py")
+        yield Finding(
+            "slime", "fail", f"{checkout} has no slime/utils/types.py; name the directory that holds train.py"
+        )
     elif checkout is not None:
-        yield Finding("slime", "fail", f"slime at {checkout} cannot be imported: install what it needs (torch among it)")
+        yield Finding(
+            "slime", "fail", f"slime at {checkout} cannot be imported: install what it needs (torch among it)"
+        )
     elif importlib.util.find_spec("slime") is not None:
         yield Finding("slime", "fail", "a package called slime is installed that is not THUDM's: pip uninstall slime")
     else:
@@ -119,7 +123,9 @@ def _loopback() -> Finding:
     proxies = [name for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY") if os.environ.get(name)]
     exempt = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
     if proxies and not {"127.0.0.1", "*"} & set(exempt.split(",")):
-        return Finding("loopback", "fail", f"{proxies[0]} is set: agents' clients would ask the proxy; export no_proxy=127.0.0.1")
+        return Finding(
+            "loopback", "fail", f"{proxies[0]} is set: agents' clients would ask the proxy; export no_proxy=127.0.0.1"
+        )
     return Finding("loopback", "pass", "can be bound, and no proxy stands before it")
 
 
@@ -182,7 +188,11 @@ def _model(model: str, parser: str | None) -> Iterator[Finding]:
 def _template(renderer: Renderer) -> Finding:
     report: Any = audit(renderer)
     forks = [f"{kind} ({found.reason})" for kind, found in report.kinds.items() if found.mode == "fork"]
-    kwargs = f"; {dict(report.history_kwargs)} as --apply-chat-template-kwargs keeps reasoning" if report.history_kwargs else ""
+    kwargs = (
+        f"; {dict(report.history_kwargs)} as --apply-chat-template-kwargs keeps reasoning"
+        if report.history_kwargs
+        else ""
+    )
     if forks:
         return Finding("chat template", "look", f"forks at {', '.join(forks)}{kwargs}; see slime-agl audit")
     return Finding("chat template", "pass", f"all {len(report.kinds)} kinds of continuation are exact{kwargs}")

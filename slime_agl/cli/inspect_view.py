@@ -55,8 +55,9 @@ def show_execution(record: Record, execution: RecordedExecution) -> None:
         highlight=False,
     )
     console.print(Text("task ", style="bold") + Text(_short(execution.task)))
-    for at, dimensions in execution.rewards:
-        console.print(f"[bold]reward[/] {dimensions} after {at:.2f} s", highlight=False)
+    for after, dimensions in execution.rewards:
+        told = ", ".join(f"{name} {value:g}" for name, value in dimensions.items())
+        console.print(f"[bold]reward[/] {told} after {after} turns", highlight=False)
     if execution.failure:
         console.print(Text(f"failed: {execution.failure}\n{execution.error.rstrip()}", style=FAILED))
     console.print(Text(" trains ", TRAINED), Text(" does not ", MASKED), Text(" glue ", GLUE))

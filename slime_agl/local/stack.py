@@ -17,8 +17,8 @@ from slime_agl.local.backend import Backend
 from slime_agl.local.engine_server import EngineThread
 from slime_agl.local.model import load_model_and_tokenizer, use_threads
 from slime_agl.local.router import start_router
-from slime_agl.local.scripted import Reply, ScriptedBackend
 from slime_agl.local.score import teacher_logprobs_batch
+from slime_agl.local.scripted import Reply, ScriptedBackend
 from slime_agl.local.smollm2 import resolve_model
 from slime_agl.local.transformers_backend import TransformersBackend
 from slime_agl.local.witness import Witness

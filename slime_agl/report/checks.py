@@ -91,7 +91,11 @@ def _one_segment(rows: list[Row]) -> Finding:
     mean = sum(entry.segments for entry in rows) / max(1, len(rows))
     why = ", ".join(f"{reason} ×{count}" for reason, count in forks.items())
     verdict: Verdict = "look" if most > 1 else "pass"
-    return Finding("conversations stay whole", verdict, f"{mean:.2f} segments an execution, at most {most}" + (f"; forks: {why}" if why else ""))
+    return Finding(
+        "conversations stay whole",
+        verdict,
+        f"{mean:.2f} segments an execution, at most {most}" + (f"; forks: {why}" if why else ""),
+    )
 
 
 def _rewards_differ(rows: list[Row]) -> Finding:

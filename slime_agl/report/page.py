@@ -38,7 +38,11 @@ def render_page(pairs: Sequence[Pair], *, title: str) -> str:
     environment = Environment(loader=PackageLoader("slime_agl.report", "assets"), autoescape=True)
     assets = {name: environment.loader.get_source(environment, name)[0] for name in ("page.css", "page.js")}
     return environment.get_template("page.html").render(
-        title=title, version=__version__, style=assets["page.css"], script=assets["page.js"], data=_embedded(_data(pairs))
+        title=title,
+        version=__version__,
+        style=assets["page.css"],
+        script=assets["page.js"],
+        data=_embedded(_data(pairs)),
     )
 
 
@@ -70,10 +74,14 @@ def _execution(record: Record, execution: RecordedExecution, places: dict[tuple[
 
     entry = row(record, execution).as_dict()
     return entry | {
-        "task": execution.task if isinstance(execution.task, str) else orjson.dumps(execution.task, default=str).decode(),
+        "task": execution.task
+        if isinstance(execution.task, str)
+        else orjson.dumps(execution.task, default=str).decode(),
         "error": execution.error,
         "rewards": execution.rewards,
-        "spans": [{**span, "attributes": {k: str(v) for k, v in span["attributes"].items()}} for span in execution.spans],
+        "spans": [
+            {**span, "attributes": {k: str(v) for k, v in span["attributes"].items()}} for span in execution.spans
+        ],
         "tree": [_turn(execution, fate, placed) for fate in fates(execution)],
     }
 

@@ -19,7 +19,12 @@ def run_of(*executions: RecordedExecution, name: str = "step-000000") -> Record:
 
 
 def made(
-    rollout_id: str = "ro-0", *, output: int = 3, masked_turns: int = 0, versions: tuple[str, ...] = ("1",), **facts: Any
+    rollout_id: str = "ro-0",
+    *,
+    output: int = 3,
+    masked_turns: int = 0,
+    versions: tuple[str, ...] = ("1",),
+    **facts: Any,
 ) -> RecordedExecution:
     """A chain of 1 + `masked_turns` turns of `output` tokens, the first one trained. Turns take `versions` in turn."""
     ledger = Ledger(rollout_id, "at-0")

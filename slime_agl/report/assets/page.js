@@ -239,8 +239,8 @@ const facts = (execution) => {
   fact("seconds, at the engine", `${execution.seconds.toFixed(2)}, ${execution.engine_seconds.toFixed(2)}`);
   fact("forks", Object.entries(execution.forks).map(([why, n]) => `${why} ×${n}`).join(", ") || "none");
   fact("group, index", `${execution.group ?? "–"}, ${execution.index ?? "–"}`);
-  for (const [at, dimensions] of execution.rewards) {
-    fact(`reward after ${at.toFixed(2)} s`, Object.entries(dimensions).map(([name, value]) => `${name} ${Number(value.toFixed(4))}`).join(", "));
+  for (const [after, dimensions] of execution.rewards) {
+    fact(`reward after ${plural(after, "turn")}`, Object.entries(dimensions).map(([name, value]) => `${name} ${Number(value.toFixed(4))}`).join(", "));
   }
   return node;
 };

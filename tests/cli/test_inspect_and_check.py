@@ -1,0 +1,134 @@
+"""The commands that look at runs, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from slime_agl.cli.main import main
+from slime_agl.testing.agents import tool_agent
+from slime_agl.testing.tokenizer import save_tiny_checkpoint
+
+AGENT = "slime_agl.testing.agents.tool_agent"
+
+
+@pytest.fixture
+def run_dir(fake_sglang, run_rollout, tmp_path) -> Path:
+    fake_sglang.call_tool("add", {"a": 1, "b": 2}).say("It is 3.")
+    run_rollout(tool_agent(), ["1 + 2?"], agl={"record_dir": str(tmp_path / "run")})
+    return tmp_path / "run"
+
+
+def invoke(*words: str):
+    return CliRunner().invoke(main, list(words), env={"COLUMNS": "120"})
+
+
+def test_a_run_is_a_table_with_sums(run_dir):
+    shown = invoke("inspect", str(run_dir))
+    assert shown.exit_code == 0
+    assert "step-000000" in shown.stdout
+    assert "1 executions, mean reward 1.000" in shown.stdout
+
+
+def test_figures_are_json_lines(run_dir):
+    (line,) = invoke("inspect", str(run_dir), "--json").stdout.splitlines()
+    row = json.loads(line)
+    assert (row["turns"], row["segments"], row["reward"], row["masked"]) == (2, 1, 1.0, 0)
+
+
+def test_an_execution_is_shown_token_by_token(run_dir):
+    name = json.loads(invoke("inspect", str(run_dir), "--json").stdout)["name"]
+    shown = invoke("inspect", str(run_dir), "--execution", name[:6])
+    assert '{"name": "add", "arguments": {"a": 1, "b": 2}}' in shown.stdout
+    assert "continues 0" in shown.stdout and "reward primary 1 after 2 turns" in shown.stdout
+
+
+def test_an_unknown_execution_is_named(run_dir):
+    shown = invoke("inspect", str(run_dir), "--execution", "nobody")
+    assert shown.exit_code == 2
+    assert "no execution of" in shown.stderr and "'nobody'" in shown.stderr
+
+
+def test_a_torn_line_is_noticed_on_stderr(run_dir):
+    (file,) = run_dir.glob("*.jsonl")
+    with file.open("ab") as out:
+        out.write(b'{"execution": {"led')
+    shown = invoke("inspect", str(run_dir), "--json")
+    assert "an unfinished last line of 19 bytes was skipped" in shown.stderr
+    assert len(shown.stdout.splitlines()) == 1
+
+
+def test_the_page_is_written(run_dir, tmp_path):
+    shown = invoke("inspect", str(run_dir), "--html", str(tmp_path / "out" / "run.html"))
+    assert shown.exit_code == 0 and shown.stdout == ""
+    assert "1 executions" in shown.stderr
+    assert (tmp_path / "out" / "run.html").read_text().startswith("<!doctype html>")
+
+
+def check(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: the command starts threads and a router, and ends with its own exit status."""
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"{n} + 2?"}) + "\n" for n in range(4)))
+    checkpoint = save_tiny_checkpoint(tmp_path / "checkpoint")
+    command = [
+        sys.executable,
+        "-m",
+        "slime_agl.cli.main",
+        "check",
+        "--data",
+        str(data),
+        "--model",
+        str(checkpoint),
+        "--rows",
+        "2",
+    ]
+    return subprocess.run(
+        [*command, *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "110"},
+    )
+
+
+def test_a_trainable_agent_passes(tmp_path):
+    pytest.importorskip("sglang_router")
+    done = check(tmp_path, "--agent", AGENT, "--say", "three", "--say", "four", "--json")
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)
+    found = {finding["name"]: finding for finding in body["findings"]}
+    assert body["passed"]
+    assert found["trained tokens are the engine's own"]["verdict"] == "pass"
+    assert found["rewards differ within a group"]["verdict"] == "look"
+    assert "none failed" in found["agents end well"]["words"]
+
+
+def test_an_agent_that_breaks_fails_with_its_traceback(tmp_path):
+    pytest.importorskip("sglang_router")
+    (tmp_path / "broken.py").write_text(
+        "import agentlightning as agl\n@agl.rollout\nasync def agent(task, llm):\n    raise RuntimeError('the tool broke')\n"
+    )
+    done = check(tmp_path, "--agent", "broken.agent", "--say", "three")
+    assert done.returncode == 1, done.stderr
+    assert "the tool broke" in done.stdout and "cannot be trained like this" in done.stdout
+
+
+def test_the_doctor_names_what_is_wrong_and_how_to_mend_it(tmp_path):
+    (tmp_path / "agl.yaml").write_text(f"agl: {{agent: nowhere.to_be_found, record_dir: {tmp_path / 'run'}}}\n")
+    done = CliRunner().invoke(
+        main, ["doctor", "--config", str(tmp_path / "agl.yaml"), "--model", str(tmp_path), "--json"]
+    )
+    body = json.loads(done.stdout)
+    found = {finding["name"]: finding for finding in body["findings"]}
+    assert done.exit_code == 1 and not body["healthy"]
+    assert found["agentlightning"]["verdict"] == "pass"
+    assert found["config"]["verdict"] == "pass"
+    assert found["agl.agent"]["verdict"] == "fail" and "nowhere" in found["agl.agent"]["words"]
+    assert found["model"]["verdict"] == "fail"
