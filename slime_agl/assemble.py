@@ -14,6 +14,7 @@ from slime_agl.chat.loader import load_tokenizer, stop_ids_of
 from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer
 from slime_agl.config import Config
+from slime_agl.engine.base import Replay
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError
 from slime_agl.gateway.server import Gateway, GatewayParts
@@ -64,7 +65,7 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
     forks = [f"{kind} ({found.reason})" for kind, found in report.kinds.items() if found.mode == "fork"]
     logger.info("chat template of %s: %s", args.hf_checkpoint, f"forks at {', '.join(forks)}" if forks else "no forks")
     parts = GatewayParts(
-        engine=RouterEngine(args.router_url),
+        engine=RouterEngine(args.router_url, replay=_replay(args)),
         renderer=renderer,
         delta=DeltaEncoder(renderer, report, history=config.history),
         parser=ReplyParser(
@@ -78,6 +79,10 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
     return Runtime(
         config, gateway, lightning, SessionDesk(gateway, config.failure), renderer, EvalPrompts(args, tokenizer)
     )
+
+
+def _replay(args: RolloutArgs) -> Replay:
+    return Replay(args.experts_width, args.rollout_top_p if args.rollout_top_p != 1.0 else None)
 
 
 def _template(path: Any) -> str | None:
@@ -105,13 +110,13 @@ def live_runtime(config: Config, args: RolloutArgs) -> Runtime:
     """The running runtime for these settings; made on the first call, and again when they change.
 
     Raises:
-        ConfigError, TemplateError: see `make_runtime`.
+        ConfigError, TemplateError: see `make_runtime`; ConfigError also when replay data does not arrive.
         EngineUnavailable: no engine answers at the router's address.
     """
     made_of = (
         config, args.router_url, args.hf_checkpoint, args.chat_template_path, args.apply_chat_template_kwargs,
         tuple(args.rollout_stop_token_ids or ()), args.sglang_tool_call_parser, args.sglang_reasoning_parser,
-        args.concurrency,
+        args.concurrency, _replay(args),
     )  # fmt: skip
     with _live.lock:
         if _live.runtime is not None and _live.made_of == made_of:

@@ -33,7 +33,7 @@ Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One execution to be: the agent's task, and what its turns may do (see SessionSpec)."""
+    """One execution to be: the agent's task, and what its turns may do and must bring (see SessionSpec)."""
 
     task: Any
     mode: Literal["train", "val"]
@@ -41,6 +41,7 @@ class Job:
     sampling: Mapping[str, Any]
     response_limit: int | None
     context_limit: int | None = None
+    experts_width: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,10 @@ class SessionDesk:
 
     async def open(self, rollout_id: str, attempt_id: str) -> str:
         job = self._jobs[rollout_id]
-        spec = SessionSpec(rollout_id, attempt_id, job.session_key, job.sampling, job.response_limit, job.context_limit)
+        spec = SessionSpec(
+            rollout_id, attempt_id, job.session_key, job.sampling, job.response_limit, job.context_limit,
+            job.experts_width,
+        )  # fmt: skip
         return await self._gateway.open(spec)
 
     async def seal(self, rollout_id: str, attempt_id: str) -> None:

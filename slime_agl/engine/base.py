@@ -17,7 +17,8 @@ class EngineRequest:
         the caller keeps it serialised, so that a growing prompt is written once.
     prompt_length: number of ids in it. sampling_params: SGLang's names.
     rid: request id, by which it can be aborted. session_key: pins a session to one worker.
-    extra: further top-level fields of the request (return_routed_experts, image_data, ...).
+    extra: further top-level fields of the request (image_data, ...).
+    experts_width: routed experts of one token when they are wanted, else None; experts_from: the first such token.
     """
 
     ids_json: bytes
@@ -26,6 +27,8 @@ class EngineRequest:
     rid: str
     session_key: str
     extra: Mapping[str, Any] = field(default_factory=dict)
+    experts_width: int | None = None
+    experts_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,21 @@ class EngineInfo:
     model_path: str = ""
     context_length: int | None = None
     weight_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What training replays, so that answers must hold it.
+
+    experts_width: routed experts of one token (layers times choices), None when they are not replayed.
+    top_p: the top_p of training when its sets are replayed, else None.
+    """
+
+    experts_width: int | None = None
+    top_p: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.experts_width is not None or self.top_p is not None
 
 
 class Engine(Protocol):
@@ -51,6 +69,7 @@ class Engine(Protocol):
         Raises:
             EngineRejected: the engine refused it (4xx), with the engine's own words.
             EngineUnavailable: no answer after retries.
+            InvariantError: replay data that the request asks for is not in the answer, or does not fit it.
         """
         ...
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from slime_agl.engine.base import EngineInfo, EngineRequest
+from slime_agl.engine.base import EngineInfo, EngineRequest, Replay
 from slime_agl.engine.retry import Backoff, RoutingKeys
+from slime_agl.engine.route import Route, choose_route
 from slime_agl.engine.wire import TryAgain, nothing_sampled, read_answer, refuse, request_body, words_of
 from slime_agl.engine.workers import Workers
 from slime_agl.errors import EngineRejected, EngineUnavailable
@@ -20,6 +21,7 @@ from slime_agl.trace.turn import Sampled
 
 logger = logging.getLogger(__name__)
 
+NO_REPLAY = Replay()
 ROUTING_KEY = "X-SMG-Routing-Key"
 CONNECT_SECONDS = 10.0
 CONTROL_SECONDS = 5.0
@@ -41,9 +43,10 @@ class Counters:
 
 @dataclass(slots=True)
 class _Flight:
-    """One generate call that is under way. rid: the id its latest try was sent under."""
+    """One generate call that is under way. rid, base: the id and the address its latest try was sent to."""
 
     rid: str
+    base: str = ""
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     clock: asyncio.Timeout | None = None
@@ -60,7 +63,8 @@ class RouterEngine:
     url: address of the router, or of a single SGLang server. timeout: seconds for one generate call with all
     its retries, None to leave the deadline to the caller. max_retries: further tries after connection errors, 408, 429
     and 5xx. connection_limit: most generate calls on the wire at a time, 0 for no limit; control calls have their own
-    connections, so an abort never waits behind the requests it is to end.
+    connections, so an abort never waits behind the requests it is to end. replay: what answers must hold; when the
+    router loses it, requests go to the workers themselves.
 
     Every retry travels under a new request id (`1~rid`, `2~rid`, ...): a try whose answer was lost may still run, a
     worker refuses an id it already holds, and it aborts all ids that begin with the given one, so the number leads.
@@ -76,6 +80,7 @@ class RouterEngine:
         start_timeout: float = 5.0,
         backoff: Backoff | None = None,
         rekey_after: int = 2,
+        replay: Replay = NO_REPLAY,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"engine url is {url!r}, it must start with http:// or https://")
@@ -85,6 +90,7 @@ class RouterEngine:
         self._timeout = timeout
         self._max_retries = max_retries
         self._connection_limit = connection_limit
+        self._replay = replay
         self._start_timeout = start_timeout
         self._backoff = backoff or Backoff()
         self._flights: dict[str, _Flight] = {}
@@ -95,6 +101,7 @@ class RouterEngine:
 
         Raises:
             EngineUnavailable: within `start_timeout` seconds nothing answers, or a router has no workers.
+            ConfigError: replay data arrives on no route.
         """
         generating = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         control = aiohttp.ClientTimeout(total=CONTROL_SECONDS)
@@ -102,6 +109,7 @@ class RouterEngine:
         self._generating, self._workers = self._sessions[0], Workers(self.url, self._sessions[1])
         try:
             await self._wait_until_ready()
+            self._route: Route = await choose_route(self._workers, self._generating, self._replay)
         except BaseException:
             await self.close()
             raise
@@ -149,7 +157,7 @@ class RouterEngine:
             return
         flight.aborted.set()
         for tries, pause in enumerate(ABORT_PAUSES):
-            await self._workers.abort(flight.rid, fresh=tries > 0)
+            await self._workers.abort(flight.rid, fresh=tries > 0, at=self._route.worker(flight.base))
             if await _happens(flight.ended, pause):
                 return
         logger.debug("request %s outlived %d aborts; its connection is dropped", rid, len(ABORT_PAUSES))
@@ -160,7 +168,8 @@ class RouterEngine:
         for failures in itertools.count(1):
             key = self.keys.key(request.session_key)
             try:
-                sampled = await self._post(request, flight.rid, key)
+                flight.base = await self._route.base(key)
+                sampled = await self._post(request, flight, key)
             except TryAgain as fault:
                 if flight.aborted.is_set():
                     return nothing_sampled(request)
@@ -176,8 +185,9 @@ class RouterEngine:
     async def _after(self, fault: TryAgain, request: EngineRequest, flight: _Flight, key: str, failures: int) -> None:
         """Take note of a failed try. Raises EngineUnavailable when it was the last one."""
         logger.debug("request %s, try %d of %d: %s", flight.rid, failures, self._max_retries + 1, fault)
+        self._route.failed(flight.base, fault.status)
         if fault.lost:
-            await self._workers.abort(flight.rid)
+            await self._workers.abort(flight.rid, at=self._route.worker(flight.base))
         if fault.status != 429:
             self.keys.failed(request.session_key, key)
         if failures > self._max_retries:
@@ -187,14 +197,14 @@ class RouterEngine:
                 status=fault.status,
             ) from fault
 
-    async def _post(self, request: EngineRequest, rid: str, key: str) -> Sampled:
+    async def _post(self, request: EngineRequest, flight: _Flight, key: str) -> Sampled:
         began = time.perf_counter()
         # aiohttp writes a stream in chunks and yields between them; bytes of a long prompt would block the loop.
-        data = io.BytesIO(request_body(request, rid))
+        data = io.BytesIO(request_body(request, flight.rid))
         headers = {"Content-Type": "application/json", ROUTING_KEY: key}
         try:
             async with self._generating.post(
-                f"{self.url}/generate", data=data, headers=headers, allow_redirects=False
+                f"{flight.base}/generate", data=data, headers=headers, allow_redirects=False
             ) as response:
                 body = await response.read()
         except aiohttp.ClientConnectorError as fault:

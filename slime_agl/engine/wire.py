@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from slime_agl.engine.base import EngineRequest
+from slime_agl.engine.replay import read_experts, read_top_p, replay_fields
 from slime_agl.errors import EngineRejected
 from slime_agl.trace.turn import ABORT, LENGTH, STOP, Sampled, logprob_array, token_array
 
@@ -17,6 +18,7 @@ ALTERNATIVES = "output_top_logprobs"
 LONGEST_SCALAR = 256
 LONGEST_QUOTE = 600
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+REPLAY_PREFIXES = ("routed_experts", "top_p_")
 
 
 class TryAgain(Exception):
@@ -41,7 +43,7 @@ def request_body(request: EngineRequest, rid: str) -> bytes:
     if taken := OWN_FIELDS & request.extra.keys():
         raise ValueError(f"request {request.rid}: extra fields {sorted(taken)} are set by the engine client itself")
     fields = {"sampling_params": dict(request.sampling_params), "return_logprob": True, "stream": False, "rid": rid}
-    rest = orjson.dumps({**fields, **request.extra})
+    rest = orjson.dumps({**fields, **replay_fields(request), **request.extra})
     return b"".join((b'{"input_ids":[', request.ids_json, b"],", rest[1:]))
 
 
@@ -51,6 +53,7 @@ def read_answer(body: bytes, request: EngineRequest, latency: float) -> Sampled:
     Raises:
         EngineRejected: the body is no `/generate` answer, holds no logprobs, or aborts because of a bad request.
         TryAgain: it aborts because of a passing fault of the worker.
+        InvariantError: replay data that was asked for is missing or does not fit.
     """
     meta = _meta(body, request)
     finish, matched = _finish(meta.get("finish_reason"), request)
@@ -69,6 +72,8 @@ def read_answer(body: bytes, request: EngineRequest, latency: float) -> Sampled:
         weight_version="" if version is None else str(version),
         latency=latency,
         meta=_kept(meta),
+        experts=read_experts(meta, request, len(ids)),
+        top_p=read_top_p(meta, request, len(ids)),
     )
 
 
@@ -151,9 +156,12 @@ def _tokens(meta: Mapping[str, Any], request: EngineRequest) -> tuple[list[int],
 
 
 def _kept(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Replay data, asked-for alternatives and the small scalars: what `Sampled` has no field for."""
-    kept = (*REPLAY_PREFIXES, ALTERNATIVES)
-    return {key: value for key, value in meta.items() if key.startswith(kept) or _small(value)}
+    """Asked-for alternatives and the small scalars: what `Sampled` has no field for. Replay data has fields."""
+    return {
+        key: value
+        for key, value in meta.items()
+        if key == ALTERNATIVES or (_small(value) and not key.startswith(REPLAY_PREFIXES))
+    }
 
 
 def _small(value: Any) -> bool:

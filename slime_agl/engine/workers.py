@@ -33,16 +33,19 @@ class Workers:
     async def urls(self, *, fresh: bool = False) -> tuple[str, ...]:
         """Base URLs of the workers; the list is kept until `fresh` asks for it anew."""
         if fresh or not self._urls:
-            answer = await self.get(self.url, "/workers")
-            listed = answer.get("workers") if answer else None
-            found = [worker["url"] for worker in listed or () if isinstance(worker, Mapping) and worker.get("url")]
+            found = [worker["url"] for worker in await self._listed() if worker.get("url")]
             self._urls = tuple(dict.fromkeys(DATA_PARALLEL_RANK.sub("", found_url) for found_url in found))
         return self._urls or (self.url,)
 
-    async def abort(self, rid: str, *, fresh: bool = False) -> None:
-        """Post the abort to every worker at once. Workers that do not answer are asked for anew next time."""
+    async def kinds(self) -> set[str]:
+        """The kinds of workers listed: 'regular', or 'prefill' and 'decode' that serve each request together."""
+        return {str(worker.get("worker_type") or "regular") for worker in await self._listed()}
+
+    async def abort(self, rid: str, *, fresh: bool = False, at: str = "") -> None:
+        """Post the abort to worker `at`, or to every worker at once. Silent ones are asked for anew next time."""
         now = asyncio.get_running_loop().time()
-        urls = [url for url in await self.urls(fresh=fresh) if self._silent_until.get(url, 0.0) <= now]
+        urls = [at] if at else await self.urls(fresh=fresh)
+        urls = [url for url in urls if self._silent_until.get(url, 0.0) <= now]
         reached = await asyncio.gather(*(self._post(url, "/abort_request", {"rid": rid}) for url in urls))
         if not all(reached):
             self._urls = ()
@@ -80,6 +83,10 @@ class Workers:
             logger.debug("GET %s%s: %r", base, path, fault)
             return None
         return value if isinstance(value, Mapping) else None
+
+    async def _listed(self) -> list[Mapping[str, Any]]:
+        answer = await self.get(self.url, "/workers") or {}
+        return [worker for worker in answer.get("workers") or () if isinstance(worker, Mapping)]
 
     async def _post(self, base: str, path: str, content: Mapping[str, Any]) -> bool:
         try:

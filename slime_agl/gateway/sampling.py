@@ -21,13 +21,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
 class Draft:
-    """A turn while it is sampled. shown: tokens of its prompt. json: prompt and output so far, as decimal text.
+    """A turn while it is sampled.
 
-    extra: further fields of its engine requests.
+    shown: tokens of its prompt. json: prompt and output so far, as decimal text.
+    extra: further fields of its engine requests. covered: leading tokens of both whose routed experts are held.
     """
 
-    def __init__(self, shown: int, json: bytes, extra: Mapping[str, Any]) -> None:
-        self.shown, self.json, self.extra = shown, json, extra
+    def __init__(self, shown: int, json: bytes, extra: Mapping[str, Any], covered: int = 0) -> None:
+        self.shown, self.json, self.extra, self.covered = shown, json, extra, covered
         self.parts: list[Sampled] = []
         self.length = 0
         self.started = time.time()
@@ -37,6 +38,8 @@ class Draft:
         self.parts.append(part)
         self.length += len(part.ids)
         self.json = joined_json(self.json, ids_json(part.ids))
+        if part.experts is not None:
+            self.covered = part.experts.end
 
 
 class Sampler:
@@ -90,7 +93,7 @@ class Sampler:
 
         Raises:
             EngineError: the engine failed; the draft keeps what came before.
-            InvariantError: the engine was shown another prompt than it was sent.
+            InvariantError: the engine was shown another prompt than it was sent, or its answer lacks replay data.
         """
         limit = params["max_new_tokens"]
         pause = FIRST_PAUSE
@@ -110,12 +113,14 @@ class Sampler:
         if not call.wanted:
             return Sampled(array("i"), array("d"), ABORT)
         rid = f"{session.spec.attempt_id}-{uuid.uuid4().hex[:12]}"
-        shown = draft.shown + draft.length
+        shown, spec = draft.shown + draft.length, session.spec
         call.rids.add(rid)
         asked = time.perf_counter()
         try:
             part = await self._engine.generate(
-                EngineRequest(draft.json, shown, params, rid, session.spec.session_key, draft.extra)
+                EngineRequest(
+                    draft.json, shown, params, rid, spec.session_key, draft.extra, spec.experts_width, draft.covered
+                )
             )
         finally:
             call.rids.discard(rid)

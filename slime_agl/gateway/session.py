@@ -26,6 +26,7 @@ class SessionSpec:
     session_key: pins the attempt's turns to one engine. sampling: SGLang parameters of the trainer.
     response_limit: most tokens of one turn, None for what the context leaves.
     context_limit: most tokens of a segment, None for the engine's own.
+    experts_width: routed experts of one token when they are to be replayed, else None.
     """
 
     rollout_id: str
@@ -34,6 +35,7 @@ class SessionSpec:
     sampling: Mapping[str, Any]
     response_limit: int | None
     context_limit: int | None = None
+    experts_width: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

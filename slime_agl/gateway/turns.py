@@ -81,7 +81,8 @@ class TurnMaker:
         try:
             prompt = await self._prompt(session, request)
             params = self._sampler.params(session, request, prompt.length)
-            drafts = [Draft(prompt.length, prompt.json, request.extra) for _ in range(request.n)]
+            covered = session.ledger.covered(prompt.parent)
+            drafts = [Draft(prompt.length, prompt.json, request.extra, covered) for _ in range(request.n)]
             await _all(
                 [
                     self._sampler.sample(session, call, draft, _seeded(params, number))

@@ -65,6 +65,8 @@ class RolloutArgs:
     partial_rollout: bool = False
     mask_offpolicy_in_partial_rollout: bool = False
     use_rollout_routing_replay: bool = False
+    num_layers: int | None = None
+    moe_router_topk: int | None = None
     router_policy: str | None = None
     sglang_router_ip: str | None = None
     sglang_router_port: int | None = None
@@ -155,6 +157,22 @@ class RolloutArgs:
             return self.router_url
         host, port = routers[model]
         return f"http://{host}:{port}"
+
+    @property
+    def experts_width(self) -> int | None:
+        """Routed experts of one token, None when they are not replayed.
+
+        Raises:
+            ConfigError: they are, and the model's numbers of layers and of experts a token are not known.
+        """
+        if not self.use_rollout_routing_replay:
+            return None
+        if not self.num_layers or not self.moe_router_topk:
+            raise ConfigError(
+                f"--use-rollout-routing-replay needs --num-layers and --moe-router-topk, which are {self.num_layers} "
+                f"and {self.moe_router_topk}; a model without experts has none to replay"
+            )
+        return self.num_layers * self.moe_router_topk
 
     @property
     def concurrency(self) -> int:

@@ -43,7 +43,7 @@ def generate(
     """
     config = Config.read(getattr(args, "agl", None))
     read = RolloutArgs.read(args)
-    check_supported(read)
+    check_supported(read, config)
     tasks, reward = task_builder(config.task), load_reward_function(config.reward)
     runtime = live_runtime(config, read)
     warn_of_partial_rollout(read, runtime)

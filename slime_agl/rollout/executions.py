@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
 from slime_agl.rollout.record import Recorder
+from slime_agl.rollout.replay import require_replay
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import check_fan_out, check_replay, warn_of_many_samples
+from slime_agl.rollout.support import check_fan_out, warn_of_many_samples
 from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import TaskBuilder
 from slime_agl.runtime import Execution, Job, Runtime, Step
@@ -54,12 +55,15 @@ class Executor:
         """Run the agent on one Sample. A failed execution is data: it comes back as a masked placeholder."""
         session_key = source.session_id or str(uuid.uuid4())
         task = self._tasks(source)
-        job = Job(task, self._mode, session_key, sampling, limits.response, limits.context)
+        width = None if self._evaluation else self._args.experts_width
+        job = Job(task, self._mode, session_key, sampling, limits.response, limits.context, width)
         execution = await self._runtime.execute(job, self._step)
         number = source.index if source.index is not None else self._runtime.next_number()
         entry = await self._entry(source, execution, number)
         for sample in entry.samples:
             sample.session_id = session_key
+            if not self._evaluation:
+                require_replay(self._args, sample)
         self._tally.add(execution, entry.samples)
         self._recorder.write(execution, entry.samples)
         return entry
@@ -76,8 +80,6 @@ class Executor:
         rewards = await self._rewards(execution, failure.negative_reward if policy == "negative" else None)
         for sample, reward in zip(samples, rewards, strict=True):
             sample.reward = reward
-            if not self._evaluation:
-                check_replay(self._args, sample)
         if self._evaluation:
             samples = [_last(samples, execution)]
         samples = await self._hooked(samples)

@@ -9,6 +9,7 @@ from typing import Any
 from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import InvariantError
 from slime_agl.host import RolloutArgs, Sample
+from slime_agl.rollout.replay import check_replay, experts_meta, placeholder_meta, top_p_meta
 from slime_agl.runtime import Execution
 from slime_agl.trace.segments import Segment
 from slime_agl.trace.turn import Sampled
@@ -31,6 +32,7 @@ class SampleBuilder:
             sample = self._blank(source, execution, number, at)
             self._fill(sample, segment)
             check_sample(sample, segment)
+            check_replay(sample, segment)
             samples.append(sample)
         return samples
 
@@ -39,7 +41,8 @@ class SampleBuilder:
         sample = self._blank(source, execution, number, 0)
         filler = min(self._renderer.stop_ids, default=0)
         sample.tokens = [filler]
-        sample.append_response_tokens(self._args.raw, tokens=[filler], trainable=False)
+        meta = placeholder_meta(self._args, filler)
+        sample.append_response_tokens(self._args.raw, tokens=[filler], log_probs=[0.0], meta_info=meta)
         return self.mask([sample], reward)[0]
 
     def mask(self, samples: Sequence[Sample], reward: Any) -> list[Sample]:
@@ -70,8 +73,10 @@ class SampleBuilder:
                 sample.append_response_tokens(args, tokens=turn.new_ids, trainable=False)
             for part in turn.parts:
                 if turn.index in segment.trained:
+                    last = part is segment.turns[-1].parts[-1]
+                    meta = _meta_info(part) | (experts_meta(segment) if last else {})
                     sample.append_response_tokens(
-                        args, tokens=part.ids, log_probs=part.logprobs, trainable=True, meta_info=_meta_info(part)
+                        args, tokens=part.ids, log_probs=part.logprobs, trainable=True, meta_info=meta
                     )
                 else:
                     sample.append_response_tokens(args, tokens=part.ids, trainable=False)
@@ -121,7 +126,7 @@ def check_sample(sample: Sample, segment: Segment) -> None:
 
 def _meta_info(part: Sampled) -> dict[str, Any]:
     """The part of SGLang's meta_info that `append_response_tokens` reads."""
-    info: dict[str, Any] = dict(part.meta)
+    info: dict[str, Any] = {**part.meta, **top_p_meta(part)}
     info["finish_reason"] = {"type": part.finish}
     info["prompt_tokens"] = part.prompt_tokens
     info["cached_tokens"] = part.cached_tokens

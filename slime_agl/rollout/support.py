@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slime_agl.config import Config
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs, Sample
 from slime_agl.host.defaults import REWARD_POST_PROCESS
@@ -13,35 +14,22 @@ from slime_agl.runtime import Execution, Runtime
 MANY_SAMPLES = 8
 
 
-def check_supported(args: RolloutArgs) -> None:
+def check_supported(args: RolloutArgs, config: Config) -> None:
     """Look at slime's options before anything starts.
 
     Raises:
-        ConfigError: --use-rollout-routing-replay, whose data this version does not ask the engine for.
+        ConfigError: top-p sets are to be replayed while agents choose their own top_p.
     """
-    if args.use_rollout_routing_replay:
+    if args.rollout_top_p != 1.0 and config.sampling == "agent":
         raise ConfigError(
-            "--use-rollout-routing-replay is not supported: routed experts are not requested from the engine, "
-            "so training would replay none; leave the flag out"
+            f"--rollout-top-p is {args.rollout_top_p}, so training replays the sets that the trainer's top_p kept, but "
+            "agl.sampling lets agents choose theirs; use agl.sampling: trainer, or --rollout-top-p 1.0"
         )
 
 
 def warn_of_partial_rollout(args: RolloutArgs, runtime: Runtime) -> None:
     if args.partial_rollout:
         runtime.warn_once("--partial-rollout has no effect: groups that are not finished start afresh in the next step")
-
-
-def check_replay(args: RolloutArgs, sample: Sample) -> None:
-    """With a top_p that slime replays, every Sample must have the sets.
-
-    Raises:
-        ConfigError: they did not arrive.
-    """
-    if args.rollout_top_p != 1.0 and sample.rollout_top_p_token_ids is None:
-        raise ConfigError(
-            f"--rollout-top-p is {args.rollout_top_p}, but the engine's answers hold no top-p token sets, which slime "
-            "needs for training (a stock sglang-router drops the request for them); use --rollout-top-p 1.0"
-        )
 
 
 def mixes_groups(args: RolloutArgs) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 _HOMES = {
     "Answer": "answers",
+    "FakeReplay": "replay",
     "FakeSGLang": "sglang",
     "ListDataSource": "host",
     "chat_agent": "agents",

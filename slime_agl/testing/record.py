@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from slime_agl.testing.answers import Answer, Shaped
+from slime_agl.testing.replay import FakeReplay
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Script(Protocol):
     tokenizer: PreTrainedTokenizerBase
     weight_version: str
     context_length: int
+    replay: FakeReplay | None
     partial: int
     control: list[tuple[str, Any]]
     requests: list[Received]

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from slime_agl.testing.answers import Answer, Shaped
 from slime_agl.testing.record import Received, Sent
+from slime_agl.testing.replay import FakeReplay
 from slime_agl.testing.sglang_http import HttpSide
 from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text
 
@@ -34,10 +35,12 @@ class FakeSGLang:
 
     tokenizer: encodes the script's text, default `tiny_tokenizer()`. weight_version: reported with each answer, may be
     set at any time. context_length: longer prompts are refused as SGLang refuses them. default: the answer to requests
-    that no script covers; without one they get a 400 that names them, and stand in `unanswered`.
+    that no script covers; without one they get a 400 that names them, and stand in `unanswered`. replay: how it gives
+    routed experts and top-p sets to requests that ask; None, the default, for an engine that does not; may be set at any
+    time.
 
     requests, answers: every `/generate` request and every answer to one, in order. control: (path, body) of every
-    other call that changes something.
+    other call that changes something, and of the probes for replay data.
     """
 
     def __init__(
@@ -47,10 +50,12 @@ class FakeSGLang:
         weight_version: str = "1",
         context_length: int = 32768,
         default: Answer | str | None = None,
+        replay: FakeReplay | None = None,
     ) -> None:
         self.tokenizer = tokenizer or tiny_tokenizer()
         self.weight_version = weight_version
         self.context_length = context_length
+        self.replay = replay
         self.requests: list[Received] = []
         self.answers: list[Sent] = []
         self.unanswered: list[Received] = []

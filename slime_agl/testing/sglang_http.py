@@ -12,7 +12,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from slime_agl.testing.answers import Shaped, shape
+from slime_agl.engine.route import PROBE_RID
+from slime_agl.testing.answers import Answer, Shaped, shape
 from slime_agl.testing.facts import facts
 from slime_agl.testing.record import Received, Script
 
@@ -116,6 +117,8 @@ class HttpSide:
         ids = body.get("input_ids")
         if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids) or body.get("stream"):
             return _refusal(400, "a request needs `input_ids`, one flat list of token ids, and no `stream`")
+        if body.get("rid") == PROBE_RID:
+            return self._probed(body)
         request = self._receive(http, body)
         if (fault := self._fake.next_fault()) is not None:
             return _fail(http, *fault)
@@ -134,6 +137,13 @@ class HttpSide:
         shaped = await self._delivered(request, shaped)
         self._fake.sent(request, shaped)
         return web.json_response(self._wire(request, shaped))
+
+    def _probed(self, body: Mapping[str, Any]) -> web.Response:
+        """A question whether replay data arrives: it is no part of the script."""
+        self._fake.control.append(("/generate", body))
+        tokenizer, ids = self._fake.tokenizer, tuple(body["input_ids"])
+        request = Received(-1, ids, body["sampling_params"], {}, PROBE_RID, body, "")
+        return web.json_response(self._wire(request, shape(Answer(ids=[1]), tokenizer, {}, prompt_length=len(ids))))
 
     def _receive(self, http: web.Request, body: Mapping[str, Any]) -> Received:
         fake, ids = self._fake, tuple(body["input_ids"])
@@ -207,6 +217,7 @@ class HttpSide:
             "weight_version": fake.weight_version,
             "output_token_logprobs": [[value, token, None] for value, token in pairs],
             "e2e_latency": 0.0,
+            **(fake.replay.meta(request.json, request.input_ids, shaped.ids) if fake.replay else {}),
             **shaped.meta,
         }
         return {"text": fake.tokenizer.decode(shaped.ids), "output_ids": list(shaped.ids), "meta_info": meta}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.replay import Experts, TopP
 from slime_agl.trace.turn import Sampled, Turn
 
 FORMAT = 1
@@ -59,6 +60,7 @@ def _encode_turn(turn: Turn) -> dict[str, Any]:
     data["parts"] = [
         {name: getattr(part, name) for name in _PART_SCALARS}
         | {"ids": encode_array(part.ids), "logprobs": encode_array(part.logprobs), "meta": dict(part.meta)}
+        | _encode_replay(part)
         for part in turn.parts
     ]
     return data
@@ -70,9 +72,29 @@ def _decode_turn(data: Mapping[str, Any]) -> Turn:
             ids=decode_array("i", part["ids"]),
             logprobs=decode_array("d", part["logprobs"]),
             meta=dict(part["meta"]),
+            **_decode_replay(part),
             **{name: part[name] for name in _PART_SCALARS},
         )
         for part in data["parts"]
     )
     scalars = {name: data[name] for name in _TURN_SCALARS}
     return Turn(new_ids=decode_array("i", data["new_ids"]), parts=parts, **scalars)
+
+
+def _encode_replay(part: Sampled) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if (experts := part.experts) is not None:
+        data["experts"] = [experts.start, experts.width, experts.ids.typecode, encode_array(experts.ids)]
+    if part.top_p is not None:
+        data["top_p"] = [encode_array(part.top_p.ids), encode_array(part.top_p.offsets)]
+    return data
+
+
+def _decode_replay(part: Mapping[str, Any]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    if "experts" in part:
+        start, width, kind, text = part["experts"]
+        data["experts"] = Experts(start, width, decode_array(kind, text))
+    if "top_p" in part:
+        data["top_p"] = TopP(*(decode_array("i", text) for text in part["top_p"]))
+    return data

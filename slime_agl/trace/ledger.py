@@ -22,21 +22,25 @@ class Ledger:
     turns: list[Turn] = field(default_factory=list)
     _children: dict[int | None, list[int]] = field(default_factory=dict)
     _lengths: list[int] = field(default_factory=list)
+    _covered: list[int] = field(default_factory=list)
 
     def commit(self, turn: Turn) -> Turn:
         """Append a turn.
 
         Raises:
-            InvariantError: the turn's index is not the next one, or its parent is unknown.
+            InvariantError: the turn's index is not the next one, its parent is unknown, or its routed
+                experts do not go on where those of its parent end.
         """
         if turn.index != len(self.turns):
             raise InvariantError(f"turn {turn.index} committed to {self} which holds {len(self.turns)} turns")
         if turn.parent is not None and not 0 <= turn.parent < turn.index:
             raise InvariantError(f"turn {turn.index} of {self} names turn {turn.parent} as its parent")
         before = 0 if turn.parent is None else self._lengths[turn.parent]
+        covered = self._cover(turn)
         self.turns.append(turn)
         self._children.setdefault(turn.parent, []).append(turn.index)
         self._lengths.append(before + len(turn.new_ids) + turn.output_length)
+        self._covered.append(covered)
         return turn
 
     def children(self, index: int | None) -> list[int]:
@@ -46,6 +50,10 @@ class Ledger:
     def length(self, index: int) -> int:
         """Tokens in the sequence that ends with turn `index`: prompt, glue and outputs."""
         return self._lengths[index]
+
+    def covered(self, index: int | None) -> int:
+        """Leading tokens of the sequence that ends with turn `index` whose routed experts are held; 0 for None."""
+        return 0 if index is None else self._covered[index]
 
     def path(self, index: int) -> list[Turn]:
         """The turns from a root to turn `index`."""
@@ -70,6 +78,18 @@ class Ledger:
     def leaves(self) -> Iterator[int]:
         """Indices of turns that nothing continues, in commit order."""
         return (turn.index for turn in self.turns if turn.index not in self._children)
+
+    def _cover(self, turn: Turn) -> int:
+        at = self.covered(turn.parent)
+        for part in turn.parts:
+            if part.experts is not None:
+                if part.experts.start != at:
+                    raise InvariantError(
+                        f"turn {turn.index} of {self} has routed experts from token {part.experts.start} on, "
+                        f"those before it end at token {at}"
+                    )
+                at = part.experts.end
+        return at
 
     def __str__(self) -> str:
         return f"rollout {self.rollout_id}, attempt {self.attempt_id}"

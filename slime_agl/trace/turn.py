@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slime_agl.errors import InvariantError
+from slime_agl.trace.replay import Experts, TopP
 
 STOP, LENGTH, ABORT = "stop", "length", "abort"
 
@@ -35,7 +36,9 @@ class Sampled:
     finish: 'stop', 'length' or 'abort'; matched: the stop id or string that ended it.
     prompt_tokens, cached_tokens: what the engine says it was shown, and had in its prefix cache.
     weight_version: version of the weights that sampled these tokens, '' when not reported.
-    latency: seconds from request to answer. meta: further engine fields kept for replay.
+    latency: seconds from request to answer. meta: further small fields of the engine's answer.
+    experts: routed experts of the tokens up to the last but one that no earlier answer of the sequence covers.
+    top_p: the set each of the tokens was sampled from. Both None unless they were asked for.
     """
 
     ids: array
@@ -47,6 +50,8 @@ class Sampled:
     weight_version: str = ""
     latency: float = 0.0
     meta: Mapping[str, Any] = field(default_factory=dict)
+    experts: Experts | None = None
+    top_p: TopP | None = None
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.logprobs):
@@ -54,6 +59,8 @@ class Sampled:
                 f"engine answer has {len(self.ids)} token ids but {len(self.logprobs)} logprobs; "
                 "the engine must be asked with return_logprob and answer one logprob per token"
             )
+        if self.top_p is not None and self.top_p.tokens != len(self.ids):
+            raise InvariantError(f"engine answer has top-p sets of {self.top_p.tokens} tokens for {len(self.ids)} tokens")
 
 
 @dataclass(frozen=True, slots=True)

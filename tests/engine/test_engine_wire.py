@@ -34,8 +34,8 @@ def test_body_holds_the_given_ids_and_asks_for_logprobs():
 
 
 def test_body_carries_extra_fields_and_refuses_those_it_sets_itself():
-    extra = EngineRequest(b"", 0, {}, "r", "s", {"return_routed_experts": True})
-    assert orjson.loads(request_body(extra, "r"))["return_routed_experts"] is True
+    extra = EngineRequest(b"", 0, {}, "r", "s", {"image_data": ["data:x"]})
+    assert orjson.loads(request_body(extra, "r"))["image_data"] == ["data:x"]
     with pytest.raises(ValueError, match="rid"):
         request_body(EngineRequest(b"", 0, {}, "r", "s", {"rid": "mine"}), "r")
 
@@ -82,20 +82,20 @@ def test_an_abort_before_the_first_token_is_empty():
     assert nothing_sampled(REQUEST).finish == "abort"
 
 
-def test_unknown_scalars_and_replay_data_are_kept_and_bulk_is_dropped():
+def test_unknown_scalars_are_kept_and_bulk_is_dropped():
     sampled = read(
         output_token_logprobs=[],
         reasoning_tokens=4,
         id="abc",
         cached_tokens_details={"device": 1},
         input_token_logprobs=[[None, 1]],
-        routed_experts="AAAA" * 1000,
+        routed_experts="AAAA",
         routed_experts_start_len=1,
         top_p_token_ids=[1, 2],
         note="n" * 1000,
     )
-    replay = {"routed_experts", "routed_experts_start_len", "top_p_token_ids"}
-    assert sampled.meta.keys() == {"reasoning_tokens", "id"} | replay
+    assert sampled.meta.keys() == {"reasoning_tokens", "id"}
+    assert (sampled.experts, sampled.top_p) == (None, None), "nobody asked for them"
 
 
 def test_tokens_without_logprobs_are_refused():

@@ -30,6 +30,7 @@ from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.runtime import Execution
 from slime_agl.testing.answers import Answer
+from slime_agl.testing.replay import FakeReplay
 from slime_agl.testing.sglang import FakeSGLang
 from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text
 from slime_agl.trace.invariants import Seen, check_against
@@ -41,6 +42,12 @@ TOKENIZER = tiny_tokenizer()
 ADDED = sorted(TOKENIZER.added_tokens_decoder)
 END, OTHER_END, OPENER = TOKENIZER.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>", "<|im_start|>"])
 MARK = "zq"
+REPLAY = FakeReplay()
+REPLAYED = {
+    "use_rollout_routing_replay": True, "num_layers": REPLAY.layers, "moe_router_topk": REPLAY.choices,
+    "rollout_top_p": 0.9, "rollout_max_response_len": 512,
+}  # fmt: skip
+ARGS = RolloutArgs.read(default_args(**REPLAYED))
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 MORE_TOOLS: list[Any] = [*TOOLS, {"type": "function", "function": {"name": "sub", "parameters": {"type": "object"}}}]
 
@@ -427,9 +434,11 @@ def check(agent: Agent, left: SealedSession) -> None:
     told = account(ledger, parts)
     assert told.trained + told.untrained.total() == sum(len(sent.ids) for sent in agent.fake.answers)
     seen = [Seen(sent.request.input_ids, sent.ids, sent.logprobs) for sent in agent.fake.answers]
-    samples = SampleBuilder(RolloutArgs.read(default_args()), agent.renderer).build(Sample(), execution(left), 0)
+    samples = SampleBuilder(ARGS, agent.renderer).build(Sample(), execution(left), 0)
     assert check_against(seen, samples) == told.trained == sum(sum(sample.loss_mask) for sample in samples)
     _check_parents(agent, ledger)
+    assert [fault for sample in samples for fault in REPLAY.faults(sample)] == []
+    _check_cost(agent.fake, ledger)
 
 
 def _check_turns(fake: FakeSGLang, ledger: Ledger) -> None:
@@ -443,6 +452,16 @@ def _check_turns(fake: FakeSGLang, ledger: Ledger) -> None:
             shown += tuple(part.ids)
         assert tuple(ledger.held(turn.index)) == shown
     assert not any(answers.values()), "the ledger and the engine tell different stories"
+
+
+def _check_cost(fake: FakeSGLang, ledger: Ledger) -> None:
+    """The engine sent routed experts for the tokens that are new in a turn, and for no others."""
+    sent = sum(
+        len(answer.request.input_ids) + len(answer.ids) - 1 - answer.request.json["routed_experts_start_len"]
+        for answer in fake.answers
+        if answer.ids
+    )
+    assert sent == sum(ledger.covered(turn.index) - ledger.covered(turn.parent) for turn in ledger.turns)
 
 
 def _check_parents(agent: Agent, ledger: Ledger) -> None:
@@ -471,7 +490,7 @@ def execution(left: SealedSession) -> Execution:
 @contextmanager
 def bench(**options: Any) -> Iterator[tuple[Engine, Gateway, Spied]]:
     with ExitStack() as stack:
-        fake = stack.enter_context(Engine(TOKENIZER, **options))
+        fake = stack.enter_context(Engine(TOKENIZER, replay=REPLAY, **options))
         renderer = Spied(TOKENIZER)
         engine = RouterEngine(fake.url, max_retries=2, backoff=Backoff(0.0, 1.0, 0.0))
         parts = GatewayParts(
@@ -489,7 +508,8 @@ PLAN = audit(Renderer(TOKENIZER))
 
 async def live(program: list[Step], last: Step) -> None:
     with bench() as (fake, gateway, renderer):
-        await gateway.open(SessionSpec("ro", "at", "key", {"temperature": 1.0}, response_limit=512))
+        sampling = ARGS.sampling_params()
+        await gateway.open(SessionSpec("ro", "at", "key", sampling, 512, experts_width=ARGS.experts_width))
         async with aiohttp.ClientSession() as http:
             agent = Agent(fake, gateway, renderer, http)
             for step in program:

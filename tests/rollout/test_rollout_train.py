@@ -395,7 +395,12 @@ def test_a_step_that_fails_puts_every_group_back(fake_sglang, run_rollout):
 
 def test_what_cannot_be_replayed_is_refused(fake_sglang, run_rollout):
     fake_sglang.answer_with(lambda request: "ok")
-    with pytest.raises(ConfigError, match="--use-rollout-routing-replay"):
+    with pytest.raises(ConfigError, match="--use-rollout-routing-replay needs --num-layers and --moe-router-topk"):
         run_rollout(chat_agent(), ["a"], use_rollout_routing_replay=True)
-    with pytest.raises(ConfigError, match="--rollout-top-p is 0.9.*no top-p token sets"):
+    experts = {"use_rollout_routing_replay": True, "num_layers": 3, "moe_router_topk": 2}
+    with pytest.raises(ConfigError, match="--use-rollout-routing-replay needs data .* has no routed experts"):
+        run_rollout(chat_agent(), ["a"], **experts)
+    with pytest.raises(ConfigError, match="--rollout-top-p 0.9 needs data .* has no top-p token sets"):
         run_rollout(chat_agent(), ["a"], rollout_top_p=0.9)
+    with pytest.raises(ConfigError, match="agl.sampling lets agents choose"):
+        run_rollout(chat_agent(), ["a"], rollout_top_p=0.9, agl={"sampling": "agent"})
