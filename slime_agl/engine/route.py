@@ -120,7 +120,9 @@ async def choose_route(workers: Workers, session: aiohttp.ClientSession, replay:
             return ToWorkers(workers, urls)
         tried += [f"its worker at {url}: {fault}" for url, fault in zip(urls, faults, strict=True) if fault]
     else:
-        tried.append(f"its workers ({', '.join(sorted(kinds))}) serve each request together and cannot be asked one by one")
+        tried.append(
+            f"its workers ({', '.join(sorted(kinds))}) serve each request together and cannot be asked one by one"
+        )
     raise ConfigError(f"{_flags(replay)} needs data that does not arrive. Tried {'; '.join(tried)}. {_advice(replay)}")
 
 
@@ -133,7 +135,9 @@ async def _probe(session: aiohttp.ClientSession, base: str, replay: Replay) -> s
     headers = {"Content-Type": "application/json"}
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            async with session.post(f"{base}/generate", data=request_body(request, PROBE_RID), headers=headers) as response:
+            async with session.post(
+                f"{base}/generate", data=request_body(request, PROBE_RID), headers=headers
+            ) as response:
                 body = await response.read()
         if response.status != 200:
             refuse(response.status, words_of(body), request)

@@ -18,7 +18,6 @@ ALTERNATIVES = "output_top_logprobs"
 LONGEST_SCALAR = 256
 LONGEST_QUOTE = 600
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
-REPLAY_PREFIXES = ("routed_experts", "top_p_")
 
 
 class TryAgain(Exception):

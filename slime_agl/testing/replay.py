@@ -53,7 +53,9 @@ class FakeReplay:
             given = [self.experts(at, token) for at, token in enumerate(sample.tokens[:-1])]
             want = np.asarray(given, dtype=np.int32).reshape(-1, self.layers, self.choices)
             if not np.array_equal(np.asarray(sample.rollout_routed_experts), want):
-                found.append(f"routed experts of sample {sample.index} are not those of its {len(sample.tokens)} tokens")
+                found.append(
+                    f"routed experts of sample {sample.index} are not those of its {len(sample.tokens)} tokens"
+                )
         if top_p:
             ids, offsets = sample.rollout_top_p_token_ids, sample.rollout_top_p_token_offsets
             start = len(sample.tokens) - sample.response_length

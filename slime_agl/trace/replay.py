@@ -31,7 +31,9 @@ class Experts:
 
     def __post_init__(self) -> None:
         if self.start < 0 or self.width < 1 or len(self.ids) % self.width:
-            raise InvariantError(f"{len(self.ids)} routed experts from token {self.start} on are no rows of {self.width}")
+            raise InvariantError(
+                f"{len(self.ids)} routed experts from token {self.start} on are no rows of {self.width}"
+            )
 
     @property
     def end(self) -> int:
@@ -49,7 +51,9 @@ class TopP:
     def __post_init__(self) -> None:
         if not len(self.offsets) or self.offsets[0] != 0 or self.offsets[-1] != len(self.ids):
             ends = (self.offsets[0], self.offsets[-1]) if len(self.offsets) else ()
-            raise InvariantError(f"top-p offsets run over {ends}, they must run from 0 to {len(self.ids)}, the ids there are")
+            raise InvariantError(
+                f"top-p offsets run over {ends}, they must run from 0 to {len(self.ids)}, the ids there are"
+            )
 
     @property
     def tokens(self) -> int:

@@ -60,7 +60,9 @@ class Sampled:
                 "the engine must be asked with return_logprob and answer one logprob per token"
             )
         if self.top_p is not None and self.top_p.tokens != len(self.ids):
-            raise InvariantError(f"engine answer has top-p sets of {self.top_p.tokens} tokens for {len(self.ids)} tokens")
+            raise InvariantError(
+                f"engine answer has top-p sets of {self.top_p.tokens} tokens for {len(self.ids)} tokens"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ import pytest
 
 from slime_agl.reward import normalize_rewards
 from slime_agl.rollout import generate, shutdown
+from slime_agl.testing import FakeReplay
 from slime_agl.testing.paths import importable
 from tests.conftest import flat
 
@@ -208,3 +209,15 @@ def test_slimes_schedule_keeps_the_samples_of_an_execution_in_one_step(fake_sgla
     parts = [box.inner for box in boxes]
     assert parts[0]["global_batch_sizes"] == [4, 4]
     assert sorted(index for part in parts for index in part["partition"]) == list(range(2 * (3 + 1 + 2 + 1)))
+
+
+def test_slimes_manager_takes_replay_data(fake_sglang, managed):
+    """Routed experts and top-p sets pass slime's own checks, with failed executions and fan-out in the batch."""
+    fake_sglang.replay = replay = FakeReplay(layers=4, choices=2)
+    fake_sglang.answer_with(lambda request: f"answer to {request.text}")
+    model = {"use_rollout_routing_replay": True, "num_layers": 4, "moe_router_topk": 2, "rollout_top_p": 0.9}
+    slime = managed(does_as_told, ["a", "b!", "cd"], **model)
+    assert slime.manager.generate(5)
+    samples = slime.samples(5)
+    assert [fault for sample in samples if not sample.remove_sample for fault in replay.faults(sample)] == []
+    assert len(samples) == 8
