@@ -10,6 +10,7 @@ from typing import Any
 
 from slime_agl.chat.audit import audit
 from slime_agl.chat.delta import DeltaEncoder
+from slime_agl.chat.images import Vision
 from slime_agl.chat.loader import load_tokenizer, stop_ids_of
 from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer
@@ -18,7 +19,7 @@ from slime_agl.engine.base import Replay
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError
 from slime_agl.gateway.server import Gateway, GatewayParts
-from slime_agl.host import EvalPrompts, RolloutArgs, load_object, where
+from slime_agl.host import EvalPrompts, RolloutArgs, load_object, load_processor, where
 from slime_agl.lightning.service import Lightning
 from slime_agl.runtime import Runtime, SessionDesk
 
@@ -37,6 +38,7 @@ def make_renderer(args: RolloutArgs, tokenizer: Any) -> Renderer:
         chat_template=_template(args.chat_template_path),
         template_kwargs=args.apply_chat_template_kwargs,
         extra_stop_ids=stop_ids_of(str(args.hf_checkpoint)) | set(args.rollout_stop_token_ids or ()),
+        vision=Vision(lambda: load_processor(str(args.hf_checkpoint), trust_remote_code=True)),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from slime_agl.chat.messages import Reply, call_entry
 from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import ConfigError, TemplateError
+from slime_agl.trace.turn import Media
 
 Mode = Literal["short", "real", "fork"]
 HISTORY = ("append", "template")
@@ -41,9 +42,10 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The ids to append to the held ones. They are glue, never trained."""
+    """The ids to append to the held ones. They are glue, never trained. media: the images they show."""
 
     ids: list[int]
+    media: Media | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Tail:
 
     text: str
     ids: list[int]
+    media: Media | None = None
 
 
 class Plan(Protocol):
@@ -109,7 +112,7 @@ class DeltaEncoder:
         tail = tail_of(self._renderer, c, mode)
         if isinstance(tail, Fork):
             return tail
-        return Delta(self._splice(tail.ids, c.last_id))
+        return Delta(self._splice(tail.ids, c.last_id), tail.media)
 
     def _splice(self, ids: list[int], last_id: int | None) -> list[int]:
         """Leave the marker out when the model has already ended its turn.
@@ -152,20 +155,20 @@ def tail_of(renderer: Renderer, c: Continuation, mode: Mode) -> Tail | Fork:
         except TemplateError:
             return Fork("template_refused")
         if text.count(sentinel) == 1:
-            return _cut(renderer, text.partition(sentinel)[2])
+            return _cut(renderer, text.partition(sentinel)[2], c.new_messages)
         fork = Fork("sentinel_lost" if sentinel not in text else "sentinel_repeated")
     return fork
 
 
-def _cut(renderer: Renderer, text: str) -> Tail | Fork:
+def _cut(renderer: Renderer, text: str, new_messages: Sequence[dict]) -> Tail | Fork:
     starts = [at for token in renderer.stop_tokens if (at := text.find(token)) >= 0]
     if not starts:
         return Fork("no_marker")
     text = text[min(starts) :]
-    ids = renderer.encode(text)
+    ids, media = renderer.shown(text, new_messages)
     if not ids or ids[0] not in renderer.marker_ids:
         return Fork("marker_merged")
-    return Tail(text, ids)
+    return Tail(text, ids, media)
 
 
 def _short(context: Sequence[dict]) -> list[dict]:

@@ -1,7 +1,7 @@
 """Chat messages as agents send them, and as a chat template takes them.
 
-A *normalised* message holds only what templates read: role, content (a string),
-name, tool_call_id, reasoning_content and tool_calls with arguments as an object.
+A *normalised* message holds only what templates read: role, content (a string, or a list of
+text and image parts when it shows images), name, tool_call_id, reasoning_content and tool_calls with arguments as an object.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from slime_agl.errors import TemplateError
 
+IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 ROLES = ("system", "user", "assistant", "tool")
 THINK, END_THINK = "<think>", "</think>"
 # Kinds of parts that are text, and the key it stands under.
@@ -52,12 +53,12 @@ def normalise(messages: list[dict]) -> list[dict]:
     """Reduce OpenAI chat messages to what a chat template takes.
 
     None becomes '', text parts are joined with one space (as SGLang does for templates that
-    take strings), 'developer' becomes 'system', JSON arguments become objects; text that is
+    take strings), images in OpenAI's and Anthropic's shapes become {type: image, image: url}, 'developer' becomes 'system', JSON arguments become objects; text that is
     not a JSON object stays text. Keys that no template reads are dropped. The input is not
     changed, and normalising twice changes nothing.
 
     Raises:
-        TemplateError: an unknown role or a part that is not text, with the message's index.
+        TemplateError: an unknown role, or a part that cannot be shown, with the message's index.
     """
     return [_normalise_one(message, index) for index, message in enumerate(messages)]
 
@@ -144,7 +145,9 @@ def _normalise_one(message: dict, index: int) -> dict:
     role = "system" if role == "developer" else role
     if role not in ROLES:
         raise TemplateError(f"{where} has role {role!r}; a chat template takes {', '.join(ROLES)} and developer")
-    out: dict[str, Any] = {"role": role, "content": _content(message.get("content"), where)}
+    content = message.get("content")
+    out: dict[str, Any] = {"role": role}
+    out["content"] = _parts(content, where, role) if shows_images(content) else _content(content, where)
     for key in ("name", "tool_call_id", "reasoning_content"):
         if isinstance(message.get(key), str):
             out[key] = message[key]
@@ -172,13 +175,43 @@ def _content(content: Any, where: str) -> str:
     return " ".join(_part(part, f"{where}.content[{k}]") for k, part in enumerate(content))
 
 
+def shows_images(content: Any) -> bool:
+    """Whether a message's content has a part that is an image, in any shape."""
+    return isinstance(content, list) and any(isinstance(p, Mapping) and p.get("type") in IMAGE_TYPES for p in content)
+
+
+def _parts(content: list[Any], where: str, role: str) -> list[dict[str, str]]:
+    if role not in ("user", "tool"):
+        raise TemplateError(f"{where} is of role {role} and holds an image; images come from users and tools")
+    return [
+        {"type": "image", "image": _image_url(part, f"{where}.content[{k}]")}
+        if isinstance(part, Mapping) and part.get("type") in IMAGE_TYPES
+        else {"type": "text", "text": _part(part, f"{where}.content[{k}]")}
+        for k, part in enumerate(content)
+    ]
+
+
+def _image_url(part: Mapping[str, Any], where: str) -> str:
+    """The URL of an image part: OpenAI's `image_url` and `input_image`, Anthropic's `source`, or a normalised one."""
+    given = part.get("image_url", part.get("image", part.get("source")))
+    given = given if isinstance(given, Mapping) else {"url": given, "detail": part.get("detail")}
+    if given.get("type") == "base64":
+        return f"data:{given.get('media_type')};base64,{given.get('data')}"
+    if given.get("detail") not in (None, "auto", "high"):
+        raise TemplateError(f"{where} asks for detail {given['detail']!r}; images are shown as they are")
+    url = given.get("url")
+    if not isinstance(url, str) or not url.startswith(("data:", "http://", "https://")):
+        raise TemplateError(f"{where} is an image at {str(url)[:60]!r}; give a data:, http:// or https:// URL")
+    return url
+
+
 def _part(part: Any, where: str) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     text = part.get(TEXT_PARTS[kind]) if kind in TEXT_PARTS else None
     if not isinstance(text, str):
-        raise TemplateError(f"{where} has type {kind!r}; this chat template takes text parts only")
+        raise TemplateError(f"{where} has type {kind!r}; text and images can be shown to the model")
     return text
 
 

@@ -7,10 +7,12 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from slime_agl.chat.images import Vision, images_of
 from slime_agl.chat.loader import load_tokenizer, stop_ids_of
 from slime_agl.chat.shape import Shape, find_shape
 from slime_agl.chat.token_text import token_bytes
 from slime_agl.errors import TemplateError
+from slime_agl.trace.turn import Media
 
 __all__ = ["Renderer", "load_tokenizer", "stop_ids_of"]
 
@@ -23,6 +25,7 @@ class Renderer:
     chat_template: Jinja text that replaces the tokenizer's own.
     template_kwargs: variables for every render; those of a single call go over them.
     extra_stop_ids: ids that end a turn beside the tokenizer's own end of sequence.
+    vision: encodes what shows images; without it they are refused.
 
     Raises:
         TemplateError: there is no chat template.
@@ -35,6 +38,7 @@ class Renderer:
         chat_template: str | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         extra_stop_ids: Iterable[int] = (),
+        vision: Vision | None = None,
     ) -> None:
         if not (chat_template or getattr(tokenizer, "chat_template", None)):
             raise TemplateError(
@@ -43,6 +47,7 @@ class Renderer:
             )
         self._tokenizer = tokenizer
         self._template = chat_template
+        self.vision = vision or Vision(lambda: None)
         self._template_kwargs = dict(template_kwargs or {})
         self._core = _private_core(tokenizer)
         self._slow_lock = threading.Lock()
@@ -94,7 +99,16 @@ class Renderer:
         self, messages: Sequence[dict], tools: list[dict] | None, kwargs: Mapping[str, Any] | None = None
     ) -> list[int]:
         """Return the ids of a first prompt: everything rendered, with the generation prompt."""
-        return self.encode(self.render(messages, tools, kwargs))
+        return self.shown(self.render(messages, tools, kwargs), messages)[0]
+
+    def shown(self, text: str, messages: Sequence[dict]) -> tuple[list[int], Media | None]:
+        """Return the ids of rendered text in which the images of `messages` stand, and those images.
+
+        Raises:
+            TemplateError: an image cannot be shown.
+        """
+        urls = images_of(messages)
+        return self.vision.encode(text, urls) if urls else (self.encode(text), None)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return the ids of `text` and, unless asked, nothing else: no beginning or end of sequence is added."""

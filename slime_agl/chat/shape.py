@@ -37,7 +37,7 @@ class Shape:
 
     def apply(self, message: dict) -> dict:
         """Return a normalised message in this shape. The message itself is not changed."""
-        if self.content_as_parts:
+        if self.content_as_parts and isinstance(message["content"], str):
             message = {**message, "content": [{"type": "text", "text": message["content"]}]}
         if self.arguments_as_text and "tool_calls" in message:
             message = {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from slime_agl.engine.base import Engine, EngineRequest
-from slime_agl.errors import InvariantError
+from slime_agl.errors import EngineRejected, InvariantError
 from slime_agl.gateway.calls import Call
 from slime_agl.gateway.refusal import bad_field, context_overflow
 from slime_agl.gateway.request import TurnRequest
@@ -92,7 +92,7 @@ class Sampler:
         """Fill the draft. An answer cut by an abort goes on from its partial output, unless nobody wants it.
 
         Raises:
-            EngineError: the engine failed; the draft keeps what came before.
+            EngineError: the engine failed, or read a prompt with images in its own way; the draft keeps what came.
             InvariantError: the engine was shown another prompt than it was sent, or its answer lacks replay data.
         """
         limit = params["max_new_tokens"]
@@ -126,6 +126,13 @@ class Sampler:
             call.rids.discard(rid)
             draft.engine_seconds += time.perf_counter() - asked
         if part.prompt_tokens and part.prompt_tokens != shown:
+            if images := draft.extra.get("image_data"):
+                # SGLang decodes such a prompt and encodes it again, which ids that are not canonical do not survive.
+                draft.add(part)
+                raise EngineRejected(
+                    f"the engine was sent {shown} tokens with {len(images)} images and read "
+                    f"{part.prompt_tokens}; what it sampled cannot be trained ({session.ledger})"
+                )
             raise InvariantError(
                 f"the engine says it was shown {part.prompt_tokens} tokens, but it was sent {shown} "
                 f"({session.ledger}); something between gateway and engine changes prompts"

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from slime_agl.chat.delta import Continuation, Delta, DeltaEncoder, Fork
+from slime_agl.chat.images import images_of
 from slime_agl.chat.messages import Reply, normalise, reply_message
 from slime_agl.chat.opening import call_opening
 from slime_agl.chat.parse import ReplyParser
@@ -26,7 +27,7 @@ from slime_agl.gateway.request import ANY_TOOL, Answer, TurnRequest
 from slime_agl.gateway.sampling import Draft, Sampler
 from slime_agl.gateway.session import Session, ids_json, joined_json
 from slime_agl.trace.ledger import Ledger
-from slime_agl.trace.turn import STOP, Turn, token_array
+from slime_agl.trace.turn import STOP, Media, Turn, token_array
 
 THINK = "<think>"
 
@@ -42,6 +43,7 @@ class Prompt:
     """parent: the turn continued, or None. new_ids: what the engine has not seen. length, json: the whole prompt.
 
     node: that turn in the conversation. added, normal: the messages since then, as sent and as the template takes them.
+    media: the images that `new_ids` show.
     start: how a text that the agent made itself begins. begun: the part of the answer that `new_ids` ends with.
     """
 
@@ -53,6 +55,7 @@ class Prompt:
     node: Node | None = None
     added: tuple[Message, ...] = ()
     normal: tuple[Message, ...] = ()
+    media: Media | None = None
     start: Start | None = None
     begun: str = ""
 
@@ -81,8 +84,7 @@ class TurnMaker:
         try:
             prompt = await self._prompt(session, request)
             params = self._sampler.params(session, request, prompt.length)
-            covered = session.ledger.covered(prompt.parent)
-            drafts = [Draft(prompt.length, prompt.json, request.extra, covered) for _ in range(request.n)]
+            drafts = [_draft(session, request, prompt) for _ in range(request.n)]
             await _all(
                 [
                     self._sampler.sample(session, call, draft, _seeded(params, number))
@@ -168,29 +170,34 @@ class TurnMaker:
         normal = tuple(normalise(list(match.new)))
         fork = match.fork
         if match.node is not None:
-            delta = self._continue(match.node, normal, request)
+            delta = await self._continue(match.node, normal, request)
             if isinstance(delta, Delta):
                 return self._extended(
                     session, match.node.index, token_array(delta.ids), fork=fork, node=match.node, added=match.new,
-                    normal=normal,
+                    normal=normal, media=delta.media,
                 )  # fmt: skip
             fork = delta.reason
             normal = (*match.node.context(), reply_message(match.node.reply), *normal)
-        new_ids = token_array(await self._encode(list(normal), request))
-        return self._extended(session, None, new_ids, fork=fork, added=tuple(request.messages), normal=normal)
-
-    def _continue(self, node: Node, normal: tuple[Message, ...], request: TurnRequest) -> Delta | Fork:
-        kwargs = dict(request.template_kwargs)
-        return self._delta.delta(
-            Continuation(node.context(), node.reply, list(normal), request.tools, kwargs, node.last_id)
+        ids, media = await self._encode(list(normal), request)
+        return self._extended(
+            session, None, token_array(ids), fork=fork, added=tuple(request.messages), normal=normal, media=media
         )
 
-    async def _encode(self, messages: list[Message], request: TurnRequest) -> list[int]:
-        """Render and encode a whole prompt, off the loop."""
-        loop = asyncio.get_running_loop()
+    async def _continue(self, node: Node, normal: tuple[Message, ...], request: TurnRequest) -> Delta | Fork:
         kwargs = dict(request.template_kwargs)
-        render = self._renderer.prompt_ids
-        return await loop.run_in_executor(self._encoders, render, messages, request.tools, kwargs)
+        going_on = Continuation(node.context(), node.reply, list(normal), request.tools, kwargs, node.last_id)
+        if not images_of(normal):
+            return self._delta.delta(going_on)
+        return await asyncio.get_running_loop().run_in_executor(self._encoders, self._delta.delta, going_on)
+
+    async def _encode(self, messages: list[Message], request: TurnRequest) -> tuple[list[int], Media | None]:
+        """Render and encode a whole prompt, off the loop."""
+        kwargs = dict(request.template_kwargs)
+
+        def encode() -> tuple[list[int], Media | None]:
+            return self._renderer.shown(self._renderer.render(messages, request.tools, kwargs), messages)
+
+        return await asyncio.get_running_loop().run_in_executor(self._encoders, encode)
 
     def _commit(self, session: Session, request: TurnRequest, prompt: Prompt, draft: Draft, reason: str) -> Answer:
         turn = Turn(
@@ -205,6 +212,7 @@ class TurnMaker:
             started=draft.started,
             ended=time.time(),
             engine_seconds=draft.engine_seconds,
+            media=prompt.media,
         )
         reply = self._text_reply(turn) if request.prompt is not None else self._reply(turn, request, prompt)
         session.ledger.commit(turn)
@@ -279,6 +287,13 @@ def _without_stop(turn: Turn, reply: Reply) -> Reply:
 
 def _template_refusal(error: TemplateError) -> Refusal:
     return bad_field("messages", str(error))
+
+
+def _draft(session: Session, request: TurnRequest, prompt: Prompt) -> Draft:
+    """The turn to be sampled; its engine requests hold all images of the prompt, those of held turns first."""
+    images = session.ledger.images(prompt.parent) + (() if prompt.media is None else prompt.media.images)
+    extra = {**request.extra, **({"image_data": images} if images else {})}
+    return Draft(prompt.length, prompt.json, extra, session.ledger.covered(prompt.parent))
 
 
 def _seeded(params: Mapping[str, Any], number: int) -> Mapping[str, Any]:

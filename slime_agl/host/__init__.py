@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         should_drop_dynamic_filter_output,
     )
     from slime_agl.host.loading import load_function, load_object
+    from slime_agl.host.media import join_tensors
     from slime_agl.host.outputs import RolloutFnEvalOutput, RolloutFnTrainOutput, call_rollout_fn
     from slime_agl.host.reward_hub import async_rm, batched_async_rm
     from slime_agl.host.rewards import has_reward_option
@@ -39,6 +40,7 @@ _OURS = {
     "default_args": "defaults",
     "ensure_reward_post_process": "estimators",
     "eval_entry": "evaluation",
+    "join_tensors": "media",
     "has_reward_option": "rewards",
     "load_object": "loading",
 }
@@ -65,6 +67,7 @@ __all__ = [
     "ensure_reward_post_process",
     "eval_entry",
     "has_reward_option",
+    "join_tensors",
     "load_function",
     "load_object",
     "load_processor",

@@ -69,7 +69,11 @@ class Executor:
         return entry
 
     async def _entry(self, source: Sample, execution: Execution, number: int) -> Entry:
-        samples = self._builder.build(source, execution, number)
+        build = self._builder.build
+        if any(turn.media is not None for turn in execution.ledger.turns):
+            samples = await asyncio.to_thread(build, source, execution, number)  # images are slow to process
+        else:
+            samples = build(source, execution, number)
         if not self._evaluation:
             check_fan_out(self._args, execution, samples)
             warn_of_many_samples(execution, self._runtime)

@@ -8,7 +8,7 @@ from typing import Any
 
 from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import InvariantError
-from slime_agl.host import RolloutArgs, Sample
+from slime_agl.host import RolloutArgs, Sample, join_tensors
 from slime_agl.rollout.replay import check_replay, experts_meta, placeholder_meta, top_p_meta
 from slime_agl.runtime import Execution
 from slime_agl.trace.segments import Segment
@@ -31,6 +31,7 @@ class SampleBuilder:
         for at, segment in enumerate(execution.segments):
             sample = self._blank(source, execution, number, at)
             self._fill(sample, segment)
+            self._show(sample, segment)
             check_sample(sample, segment)
             check_replay(sample, segment)
             samples.append(sample)
@@ -60,6 +61,7 @@ class SampleBuilder:
         sample.tokens, sample.response, sample.response_length = [], "", 0
         sample.loss_mask = sample.rollout_log_probs = None
         sample.weight_versions = []
+        sample.multimodal_inputs = sample.multimodal_train_inputs = None
         sample.non_generation_time = max(0.0, execution.seconds - execution.engine_seconds)
         sample.metadata = {**(sample.metadata or {}), "agl": _provenance(execution, at)}
         return sample
@@ -82,6 +84,14 @@ class SampleBuilder:
                     sample.append_response_tokens(args, tokens=part.ids, trainable=False)
         response = sample.tokens[len(sample.tokens) - sample.response_length :]
         sample.response = self._renderer.decode(response, skip_special_tokens=self._args.rollout_skip_special_tokens)
+
+    def _show(self, sample: Sample, segment: Segment) -> None:
+        """The images among the sample's tokens, as slime holds them: opened, and as the model's tensors."""
+        media = [turn.media for turn in segment.turns if turn.media is not None]
+        if media:
+            vision = self._renderer.vision
+            sample.multimodal_inputs = {"images": [image for shown in media for image in vision.pictures(shown)]}
+            sample.multimodal_train_inputs = join_tensors([vision.train_inputs(shown) for shown in media])
 
 
 def check_sample(sample: Sample, segment: Segment) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.replay import Experts, TopP
-from slime_agl.trace.turn import Sampled, Turn
+from slime_agl.trace.turn import Media, Sampled, Turn
 
 FORMAT = 1
 
@@ -57,6 +57,8 @@ _PART_SCALARS = ("finish", "matched", "prompt_tokens", "cached_tokens", "weight_
 def _encode_turn(turn: Turn) -> dict[str, Any]:
     data = {name: getattr(turn, name) for name in _TURN_SCALARS}
     data["new_ids"] = encode_array(turn.new_ids)
+    if turn.media is not None:
+        data["media"] = [turn.media.text, list(turn.media.images)]
     data["parts"] = [
         {name: getattr(part, name) for name in _PART_SCALARS}
         | {"ids": encode_array(part.ids), "logprobs": encode_array(part.logprobs), "meta": dict(part.meta)}
@@ -78,7 +80,9 @@ def _decode_turn(data: Mapping[str, Any]) -> Turn:
         for part in data["parts"]
     )
     scalars = {name: data[name] for name in _TURN_SCALARS}
-    return Turn(new_ids=decode_array("i", data["new_ids"]), parts=parts, **scalars)
+    text, images = data.get("media", ("", ()))
+    media = Media(text, tuple(images)) if images else None
+    return Turn(new_ids=decode_array("i", data["new_ids"]), parts=parts, media=media, **scalars)
 
 
 def _encode_replay(part: Sampled) -> dict[str, Any]:

@@ -79,6 +79,11 @@ class Ledger:
         """Indices of turns that nothing continues, in commit order."""
         return (turn.index for turn in self.turns if turn.index not in self._children)
 
+    def images(self, index: int | None) -> tuple[str, ...]:
+        """The images in the sequence that ends with turn `index`, in order; none for None."""
+        path = [] if index is None else self.path(index)
+        return tuple(image for turn in path if turn.media is not None for image in turn.media.images)
+
     def _cover(self, turn: Turn) -> int:
         at = self.covered(turn.parent)
         for part in turn.parts:

@@ -66,6 +66,14 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Media:
+    """Images among new tokens. text: as rendered, one placeholder an image; images: data URLs, as the engine gets them."""
+
+    text: str
+    images: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A committed turn.
 
@@ -76,6 +84,7 @@ class Turn:
     fork: why this turn does not continue an earlier one, or branches off ('' when it simply goes on).
     untrained: why its tokens must not be trained ('' when they may be).
     model: model name the agent asked for. started, ended: seconds since the epoch.
+    media: the images that `new_ids` show, None without any.
     """
 
     index: int
@@ -89,6 +98,7 @@ class Turn:
     started: float = 0.0
     ended: float = 0.0
     engine_seconds: float = 0.0
+    media: Media | None = None
 
     @property
     def output_length(self) -> int:

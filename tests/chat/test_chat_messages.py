@@ -41,10 +41,49 @@ def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
     assert normalise([echo(arguments)])[0]["tool_calls"][0]["function"]["arguments"] == arguments
 
 
-def test_an_image_is_refused_with_its_place() -> None:
-    image = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]}
-    with pytest.raises(TemplateError, match=r"messages\[1\]\.content\[1\] has type 'image_url'"):
-        normalise([{"role": "user", "content": "x"}, image])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,QQ==", "detail": "auto"}},
+        {"type": "image_url", "image_url": "data:image/png;base64,QQ=="},
+        {"type": "input_image", "image_url": "data:image/png;base64,QQ==", "detail": "high"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QQ=="}},
+        {"type": "image", "source": {"type": "url", "url": "data:image/png;base64,QQ=="}},
+    ],
+)
+def test_an_image_of_any_shape_is_a_part_of_its_own(part: dict) -> None:
+    (message,) = normalise([{"role": "user", "content": ["see", part]}])
+    image = {"type": "image", "image": "data:image/png;base64,QQ=="}
+    assert message["content"] == [{"type": "text", "text": "see"}, image]
+    assert normalise([message]) == [message]
+    assert same_message({"role": "user", "content": ["see", part]}, message)
+
+
+@pytest.mark.parametrize(
+    ("role", "part", "words"),
+    [
+        (
+            "user",
+            {"type": "image_url", "image_url": {}},
+            "is an image at 'None'; give a data:, http:// or https:// URL",
+        ),
+        ("user", {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "is an image at 'file:///etc"),
+        ("user", {"type": "image", "source": {"type": "file", "file_id": "f"}}, "is an image at 'None'"),
+        ("user", {"type": "image_url", "image_url": {"url": "http://x", "detail": "low"}}, "asks for detail 'low'"),
+        ("user", {"type": "input_audio", "input_audio": {}}, "has type 'input_audio'; text and images can be shown"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_with_its_place(role: str, part: dict, words: str) -> None:
+    with pytest.raises(TemplateError, match=r"messages\[1\]\.content\[1\] " + words):
+        normalise(
+            [{"role": "user", "content": "x"}, {"role": role, "content": [{"type": "text", "text": "see"}, part]}]
+        )
+
+
+def test_an_image_of_the_assistant_is_refused() -> None:
+    part = {"type": "image_url", "image_url": {"url": "http://x"}}
+    with pytest.raises(TemplateError, match=r"messages\[0\] is of role assistant and holds an image"):
+        normalise([{"role": "assistant", "content": [part]}])
 
 
 def test_an_unknown_role_is_refused_with_its_place() -> None:
