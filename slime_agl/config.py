@@ -105,8 +105,23 @@ class CreditConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AsyncConfig:
+    enabled: bool = key(
+        False,
+        "for `train_async.py`: agents go on working between the steps and through weight updates; "
+        "needs engines that are not colocated",
+    )
+    max_staleness: int = key(
+        1, "most steps between the start of a group and its delivery; so many batches are started ahead"
+    )
+
+    def __post_init__(self) -> None:
+        at_least("agl.async.max_staleness", self.max_staleness, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
-    """Everything a user can set. Field names are the YAML keys; nested classes are nested mappings."""
+    """Everything a user can set. Field names are the YAML keys (`async_` is `async`); nested classes are nested mappings."""
 
     agent: str = key("", "import path of the agent: a `LitAgent`, an `@agl.rollout` function, or a factory (required)")
     reward: str | None = key(None, "import path of `f(task, execution)`, asked when the agent gave no reward")
@@ -130,6 +145,7 @@ class Config:
     gateway: GatewayConfig = GatewayConfig()
     credit: CreditConfig = CreditConfig()
     failure: FailureConfig = FailureConfig()
+    async_: AsyncConfig = AsyncConfig()
     record_dir: str | None = key(None, "directory that gets one file a step with every execution and its tokens")
 
     @classmethod
@@ -156,11 +172,12 @@ def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, st
     """(key, default, meaning) of every configuration key, in order; the README's table is made from it."""
     rows = []
     for item in dataclasses.fields(cls):
-        name = f"{prefix}.{item.name}"
+        name = f"{prefix}.{_key_of(item)}"
         if dataclasses.is_dataclass(item.default):
             rows += describe(type(item.default), name)
         else:
             default = "null" if item.default is None else str(item.default)
+            default = default.lower() if isinstance(item.default, bool) else default
             rows.append((name, default, item.metadata["help"]))
     return rows
 
@@ -188,17 +205,21 @@ def _read(cls: type, mapping: Any, path: str) -> Any:
     if not isinstance(mapping, Mapping):
         raise ConfigError(f"{path} must be a mapping of keys to values, got {_kind(mapping)}")
     hints = typing.get_type_hints(cls)
-    known = {item.name: item for item in dataclasses.fields(cls)}
+    known = {_key_of(item): item for item in dataclasses.fields(cls)}
     values = {}
     for name, value in mapping.items():
         if name not in known:
             raise ConfigError(f"{path}.{name} is not a key.{closest(str(name), known)} Known keys: {', '.join(known)}")
-        where = f"{path}.{name}"
-        if dataclasses.is_dataclass(known[name].default):
-            values[name] = known[name].default if value is None else _read(type(known[name].default), value, where)
+        item, where = known[name], f"{path}.{name}"
+        if dataclasses.is_dataclass(item.default):
+            values[item.name] = item.default if value is None else _read(type(item.default), value, where)
         else:
-            values[name] = _check(value, hints[name], where)
+            values[item.name] = _check(value, hints[item.name], where)
     return cls(**values)
+
+
+def _key_of(item: dataclasses.Field[Any]) -> str:
+    return item.name.removesuffix("_")
 
 
 def _check(value: Any, hint: Any, where: str) -> Any:
@@ -227,7 +248,9 @@ def _check(value: Any, hint: Any, where: str) -> Any:
 def _name(option: Any) -> str:
     if typing.get_origin(option) is not None:
         return "a mapping of strings to strings"
-    return {type(None): "null", str: "a string", int: "a whole number", float: "a number"}.get(option, str(option))
+    return {type(None): "null", str: "a string", bool: "true or false", int: "a whole number", float: "a number"}.get(
+        option, str(option)
+    )
 
 
 def _kind(value: Any) -> str:

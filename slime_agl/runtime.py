@@ -7,9 +7,10 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from slime_agl.chat.renderer import Renderer
 from slime_agl.config import Config, FailureConfig
@@ -19,6 +20,7 @@ from slime_agl.gateway.server import Gateway
 from slime_agl.gateway.session import SealedSession, SessionSpec
 from slime_agl.host import EvalPrompts
 from slime_agl.lightning.service import Lightning
+from slime_agl.outstanding import Outstanding
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Account, Segment, account, segments
 
@@ -28,6 +30,8 @@ STEPS_HELD = 2
 INTERRUPT_SECONDS = 30.0
 
 T = TypeVar("T")
+TRAIN: Literal["train"] = "train"
+CONTAINED = ("late_requests", "dropped_calls", "abandoned_threads", "abandoned_tasks")
 Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call"]
 
 
@@ -44,7 +48,7 @@ class Job:
     experts_width: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Execution:
     """A finished run of the agent, as reward functions get it.
 
@@ -54,7 +58,8 @@ class Execution:
     final_text: text of the last turn; messages: the conversation the last turn was shown.
     spans: Agent Lightning's spans in order. error: the agent's traceback when it failed.
     failure: '' or the boundary that broke. segments: the token sequences that may train.
-    seconds: wall time; engine_seconds: the part of it spent at the engine, summed over turns.
+    seconds: wall time; engine_seconds: the part of it spent waiting for the engine, held turns
+    included, summed over turns.
     """
 
     rollout_id: str
@@ -95,7 +100,7 @@ class SessionDesk:
         job = self._jobs[rollout_id]
         spec = SessionSpec(
             rollout_id, attempt_id, job.session_key, job.sampling, job.response_limit, job.context_limit,
-            job.experts_width,
+            job.experts_width, lane=job.mode,
         )  # fmt: skip
         return await self._gateway.open(spec)
 
@@ -116,11 +121,19 @@ class SessionDesk:
 
 @dataclass(slots=True)
 class Step:
-    """A step under way: its resources, and the rollouts that were started in it."""
+    """A step: its resources, and what ended while it was the latest one."""
 
     number: int
     resources_id: str
     rollouts: list[str] = field(default_factory=list)
+    finished: list[Execution] = field(default_factory=list)
+
+
+class Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+K = TypeVar("K", bound=Closable)
 
 
 class Runtime:
@@ -135,10 +148,15 @@ class Runtime:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="agl-runtime", daemon=True)
         self._steps: list[Step] = []
-        self._finished: dict[str, Execution] = {}
+        # An execution is held by the steps, and beyond them by whoever still needs it.
+        self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
+        self._kept: dict[type[Closable], Closable] = {}
         self._numbers = itertools.count(1 << 40)
         self._running = False
         self._said: set[str] = set()
+        self._contained: Counter[str] = Counter()
+        self.outstanding = Outstanding()
+        self.aborted_tokens = 0
 
     def start(self) -> None:
         """Start gateway, store and runners. What started is stopped again when a later part fails."""
@@ -157,7 +175,7 @@ class Runtime:
             return
         self._running = False
         try:
-            self._wait(self._lightning.close())
+            self._wait(self._close())
         finally:
             self._gateway.stop()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -170,6 +188,17 @@ class Runtime:
             coroutine.close()
             raise SlimeAglError("the runtime is stopped")
         return self._wait(coroutine)
+
+    async def _close(self) -> None:
+        for kept in self._kept.values():
+            await kept.close()
+        await self._lightning.close()
+
+    def keep(self, kind: type[K], make: Callable[[], K]) -> K:
+        """The one object of a kind that lives as long as the runtime: made when first asked for, closed before it stops."""
+        if kind not in self._kept:
+            self._kept[kind] = make()
+        return self._kept[kind]  # type: ignore[return-value]
 
     def warn_once(self, message: str, *, topic: str = "") -> None:
         """Log a warning, once in this runtime's life; `topic` names it when its words vary."""
@@ -197,23 +226,68 @@ class Runtime:
     async def execute(self, job: Job, step: Step) -> Execution:
         """Run the agent once (and again, as far as retries are configured).
 
+        Cancelling it ends the agent; what it had sampled is counted in `aborted_tokens`.
+
         Raises:
             InvariantError: a token invariant broke. Everything else that goes wrong is in the Execution.
         """
+        ids: list[str] = []
 
         def enqueued(rollout_id: str) -> None:
-            step.rollouts.append(rollout_id)
+            ids.append(rollout_id)
             self._desk.expect(rollout_id, job)
 
-        outcome = await self._lightning.run(job.task, mode=job.mode, resources_id=step.resources_id, enqueued=enqueued)
-        sealed = self._desk.take(outcome.rollout_id)
-        execution = _finish(job, outcome, sealed)
+        try:
+            outcome = await self._lightning.run(
+                job.task, mode=job.mode, resources_id=step.resources_id, enqueued=enqueued
+            )
+        except BaseException:
+            sealed = [session for rollout_id in ids for session in self._desk.take(rollout_id)]
+            self.aborted_tokens += sum(turn.output_length for session in sealed for turn in session.ledger.turns)
+            _refuse_broken(sealed)
+            raise
+        finally:
+            self._steps[-1].rollouts += ids
+        execution = _finish(job, outcome, self._desk.take(outcome.rollout_id))
         self._finished[outcome.rollout_id] = execution
+        self._steps[-1].finished.append(execution)
         return execution
 
     def finished(self, rollout_id: str) -> Execution | None:
-        """A finished execution of the last steps, by its Agent Lightning rollout id."""
+        """An execution that finished in the last steps or is still held, by its Agent Lightning rollout id."""
         return self._finished.get(rollout_id)
+
+    async def park(self) -> None:
+        """Hold all training: turns wait at the gateway, deadlines stand still. Returns when its last request is off
+        the engine. Agents live on, and what they do without the engine goes on.
+        """
+        self._lightning.pause(TRAIN)
+        await self._gateway.hold(TRAIN)
+
+    async def resume(self) -> None:
+        """End `park`: held turns go on from their partial output."""
+        await self._gateway.release(TRAIN)
+        self._lightning.resume(TRAIN)
+
+    async def quiet(self) -> None:
+        """End what the engine still holds for anybody, and wait until it is idle."""
+        await self._gateway.quiet()
+
+    async def weight_version(self) -> str:
+        """Version of the weights that the engine samples with now, '' when it does not say."""
+        return await self._gateway.weight_version()
+
+    def take_aborted_tokens(self) -> int:
+        """Tokens sampled by executions that were cancelled since the last call."""
+        tokens, self.aborted_tokens = self.aborted_tokens, 0
+        return tokens
+
+    async def contained(self) -> dict[str, int]:
+        """What agents that outlive their end have caused since the last call: late requests, tasks and threads left."""
+        counts = await self.metrics()
+        now = Counter({name: int(counts.get(name, 0)) for name in CONTAINED})
+        new, self._contained = now - self._contained, now
+        return dict(new)
 
     async def in_flight(self) -> int:
         return await self._gateway.in_flight()
@@ -223,9 +297,7 @@ class Runtime:
         return {**await self._gateway.counters(), **await self._lightning.metrics()}
 
     async def _release(self, step: Step) -> None:
-        for rollout_id in step.rollouts:
-            self._finished.pop(rollout_id, None)
-            self._desk.take(rollout_id)
+        step.finished.clear()
         await self._lightning.release(step.rollouts)
 
     def _serve(self) -> None:
@@ -253,9 +325,7 @@ async def _announced(coroutine: Coroutine[Any, Any, T], done: threading.Event) -
 def _finish(job: Job, outcome: Any, sealed: list[SealedSession]) -> Execution:
     """Turn what runners and gateway know of an execution into one value."""
     final = outcome.final
-    for session in sealed:
-        if session.broken is not None:
-            raise session.broken
+    _refuse_broken(sealed)
     last = sealed[-1]
     parts = segments(last.ledger)
     superseded: Counter[str] = Counter()
@@ -279,6 +349,12 @@ def _finish(job: Job, outcome: Any, sealed: list[SealedSession]) -> Execution:
         superseded=superseded,
         emitted=final.rewards,
     )
+
+
+def _refuse_broken(sealed: list[SealedSession]) -> None:
+    for session in sealed:
+        if session.broken is not None:
+            raise session.broken
 
 
 def _failure(status: str, has_tokens: bool, engine_errors: tuple[str, ...]) -> Failure:

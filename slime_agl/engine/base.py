@@ -76,4 +76,7 @@ class Engine(Protocol):
     async def abort(self, rid: str) -> None:
         """Ask every worker to end request `rid`; its `generate` call returns soon after. Never raises."""
 
+    async def quiet(self) -> None:
+        """End all requests of all clients; returns when every worker says it is idle. Never raises."""
+
     async def close(self) -> None: ...

@@ -164,6 +164,10 @@ class RouterEngine:
         flight.drop()
         await flight.ended.wait()
 
+    async def quiet(self) -> None:
+        """End what the workers still hold, whoever asked for it, and wait until they are idle. Never raises."""
+        await self._workers.quiet()
+
     async def _until_answered(self, request: EngineRequest, flight: _Flight) -> Sampled:
         for failures in itertools.count(1):
             key = self.keys.key(request.session_key)

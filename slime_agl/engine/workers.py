@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 FAULTS = (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError)
 # Aborts come by the hundred when a step ends: a worker that did not answer one is not asked again for this long.
 SILENCE_SECONDS = 10.0
+QUIET_TRIES, QUIET_FIRST_PAUSE, QUIET_LONGEST_PAUSE = 24, 0.02, 2.0
 DATA_PARALLEL_RANK = re.compile(r"@\d+$")
 
 
@@ -49,6 +50,20 @@ class Workers:
         reached = await asyncio.gather(*(self._post(url, "/abort_request", {"rid": rid}) for url in urls))
         if not all(reached):
             self._urls = ()
+
+    async def quiet(self) -> None:
+        """Return when every worker that says how much it holds holds nothing; what it holds is aborted."""
+        await asyncio.gather(*(self._quiet(url) for url in await self.urls(fresh=True)))
+
+    async def _quiet(self, url: str) -> None:
+        for tries in range(QUIET_TRIES):
+            load = await self.get(url, "/v1/loads?include=core")
+            if load is None or not (held := requests_held(load)):
+                return
+            logger.debug("%s still holds %d requests", url, held)
+            await self._post(url, "/abort_request", {"abort_all": True})
+            await asyncio.sleep(min(QUIET_FIRST_PAUSE * 2**tries, QUIET_LONGEST_PAUSE))
+        logger.warning("%s is not idle after %d aborts of all its requests; see its log", url, QUIET_TRIES)
 
     async def info(self) -> EngineInfo:
         """What the first worker that answers says of itself, else the router; unknown when nobody answers."""
@@ -99,6 +114,21 @@ class Workers:
             if isinstance(fault, (aiohttp.ClientConnectorError, TimeoutError)):
                 self._silent_until[base] = asyncio.get_running_loop().time() + SILENCE_SECONDS
         return False
+
+
+def requests_held(load: Any) -> int:
+    """Requests running and waiting, of what `/v1/loads` answers: a list of ranks, or one, under several names."""
+    if isinstance(load, list):
+        return sum(requests_held(rank) for rank in load)
+    if not isinstance(load, Mapping):
+        return 0
+    if "loads" in load:
+        return requests_held(load["loads"])
+    for name in ("num_reqs", "num_total_reqs", "total_reqs"):
+        if isinstance(load.get(name), int):
+            return load[name]
+    pairs = (("num_running_reqs", "total_running_reqs"), ("num_waiting_reqs", "total_waiting_reqs"))
+    return sum(load.get(name, load.get(other)) or 0 for name, other in pairs)
 
 
 def _read_info(model: Mapping[str, Any], server: Mapping[str, Any]) -> EngineInfo:

@@ -15,7 +15,7 @@ REPLAYS_HELD = 8
 class Call:
     """A request being served. The client may leave; a retry within the grace period takes its place.
 
-    refused: '' while its answer is wanted, then why not ('abandoned', 'sealed').
+    refused: '' while its answer is wanted, then why not ('abandoned', 'sealed'); unwanted: happens at that moment.
     """
 
     def __init__(self, digest: Hashable) -> None:
@@ -24,6 +24,7 @@ class Call:
         self.rids: set[str] = set()
         self.waiting = 0
         self.refused = ""
+        self.unwanted = asyncio.Event()
         self.delivered = False
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
@@ -63,6 +64,7 @@ class Call:
     def give_up(self, reason: str) -> None:
         """Nobody wants the answer any more, because of `reason`. The first reason stands."""
         self.refused = self.refused or reason
+        self.unwanted.set()
         self._changed.set()
         self._cancel_timer()
 

@@ -110,6 +110,10 @@ class Sampler:
             await asyncio.sleep(pause)
 
     async def _ask(self, session: Session, call: Call, draft: Draft, params: Mapping[str, Any]) -> Sampled:
+        if not session.gate.is_open:
+            held = time.perf_counter()
+            await session.gate.passed(call)
+            draft.engine_seconds += time.perf_counter() - held
         if not call.wanted:
             return Sampled(array("i"), array("d"), ABORT)
         rid = f"{session.spec.attempt_id}-{uuid.uuid4().hex[:12]}"

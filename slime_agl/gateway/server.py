@@ -89,6 +89,22 @@ class Gateway:
         """End an attempt and take its ledger; returns when nothing of it is in flight at the engine."""
         return await self._call(lambda: self._sessions.seal(rollout_id, attempt_id))
 
+    async def hold(self, lane: str) -> None:
+        """Let no turn of a lane be at the engine; returns when none is."""
+        await self._call(lambda: self._sessions.hold(lane))
+
+    async def release(self, lane: str) -> None:
+        """Let the turns of a lane go on from where they were held."""
+        await self._call(lambda: _later(self._sessions.release(lane)))
+
+    async def weight_version(self) -> str:
+        """Version of the weights that the engine samples with now, '' when it does not say."""
+        return (await self._call(self._parts.engine.info)).weight_version
+
+    async def quiet(self) -> None:
+        """End whatever the engine still works on; returns when it is idle."""
+        await self._call(self._parts.engine.quiet)
+
     async def counters(self) -> Counter[str]:
         return await self._call(lambda: _later(Counter(self._sessions.counters)))
 

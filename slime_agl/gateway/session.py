@@ -12,6 +12,7 @@ from typing import Any
 from slime_agl.errors import InvariantError
 from slime_agl.gateway.calls import Calls
 from slime_agl.gateway.conversation import Conversation
+from slime_agl.gateway.gate import Gate
 from slime_agl.gateway.own_prompts import OwnPrompts
 from slime_agl.gateway.stored import StoredResponses
 from slime_agl.trace.ledger import Ledger
@@ -27,6 +28,7 @@ class SessionSpec:
     response_limit: most tokens of one turn, None for what the context leaves.
     context_limit: most tokens of a segment, None for the engine's own.
     experts_width: routed experts of one token when they are to be replayed, else None.
+    lane: sessions of one lane are held and released together.
     """
 
     rollout_id: str
@@ -36,6 +38,7 @@ class SessionSpec:
     response_limit: int | None
     context_limit: int | None = None
     experts_width: int | None = None
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,10 @@ class SealedSession:
 class Session:
     """Owner of one attempt's state. Lives on the gateway's event loop."""
 
-    def __init__(self, spec: SessionSpec, key: str) -> None:
+    def __init__(self, spec: SessionSpec, key: str, gate: Gate) -> None:
         self.spec = spec
         self.key = key
+        self.gate = gate
         self.ledger = Ledger(spec.rollout_id, spec.attempt_id)
         self.conversation = Conversation()
         self.own_prompts = OwnPrompts()

@@ -11,6 +11,7 @@ from slime_agl.engine.base import Engine
 from slime_agl.errors import SlimeAglError
 from slime_agl.gateway.address import may_enter, mint_key
 from slime_agl.gateway.calls import Call
+from slime_agl.gateway.gate import Gate
 from slime_agl.gateway.refusal import sealed, unknown_attempt, wrong_key
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.session import SealedSession, Session, SessionSpec
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 TOMBSTONES_HELD = 50_000
 ABORT_AGAIN_SECONDS = 1.0
 ABORTS_BEFORE_CANCEL = 30
+HOLD_AGAIN_SECONDS = 0.01
 
 Name = tuple[str, str]
 
@@ -33,6 +35,7 @@ class Sessions:
         self._open: dict[Name, Session] = {}
         self._ended: OrderedDict[Name, None] = OrderedDict()
         self._aborting: set[asyncio.Future[None]] = set()
+        self._gates: dict[str, Gate] = {}
         self.counters: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -48,7 +51,7 @@ class Sessions:
         name = (spec.rollout_id, spec.attempt_id)
         if name in self._open or name in self._ended:
             raise SlimeAglError(f"attempt {spec.attempt_id} of rollout {spec.rollout_id} was opened before")
-        session = Session(spec, mint_key())
+        session = Session(spec, mint_key(), self._gate(spec.lane))
         self._open[name] = session
         return session.key
 
@@ -93,6 +96,27 @@ class Sessions:
             task = asyncio.ensure_future(self._engine.abort(rid))
             self._aborting.add(task)
             task.add_done_callback(self._aborting.discard)
+
+    async def hold(self, lane: str) -> None:
+        """Let no turn of a lane be at the engine; returns when none is.
+
+        What a turn in flight had sampled is kept, its client goes on waiting; turns that come later wait too.
+        """
+        self._gate(lane).close()
+        while rids := [rid for call in self._in_flight(lane) for rid in call.rids]:
+            await asyncio.gather(*(self._engine.abort(rid) for rid in rids))
+            await asyncio.sleep(HOLD_AGAIN_SECONDS)
+
+    def release(self, lane: str) -> None:
+        """Let the turns of a lane go on from where they were held."""
+        self._gate(lane).open()
+
+    def _gate(self, lane: str) -> Gate:
+        return self._gates.setdefault(lane, Gate())
+
+    def _in_flight(self, lane: str) -> list[Call]:
+        sessions = [session for session in self._open.values() if session.spec.lane == lane]
+        return [call for session in sessions for call in session.calls.in_flight()]
 
     async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
         """End an attempt: refuse new requests, abort those in flight, wait until the engine is done with them.

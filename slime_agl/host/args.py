@@ -48,6 +48,8 @@ class RolloutArgs:
     rollout_skip_special_tokens: bool = False
     rollout_seed: int = 42
     rollout_global_dataset: bool = True
+    num_rollout: int | None = None
+    colocate: bool = False
     sglang_enable_deterministic_inference: bool = False
     dynamic_sampling_filter_path: str | None = None
     rollout_sample_filter_path: str | None = None

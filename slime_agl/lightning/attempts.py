@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from slime_agl.lightning._agl import AttemptedRollout, LitAgentRunner
+from slime_agl.lightning.clock import WorkingClock
 from slime_agl.lightning.failures import agent_traceback
 from slime_agl.lightning.outcome import CANCELLED, FAILED, SUCCEEDED, TIMEOUT, AttemptOutcome
 from slime_agl.lightning.rewards import rewards_of
@@ -53,7 +54,7 @@ class Ended:
 class AttemptRun:
     """Runs one attempt with Agent Lightning's own runner and owns its deadline.
 
-    `stop` is a future of the caller: when it is done the attempt is cancelled. On a deadline or a stop
+    `clock` measures the deadline: it stands still while the attempt is parked. `stop` is a future of the caller: when it is done the attempt is cancelled. On a deadline or a stop
     the session is sealed first, so that a turn in flight is not answered to an agent that is going away.
     """
 
@@ -65,6 +66,7 @@ class AttemptRun:
         tracer: RoutingTracer,
         session: SessionPort,
         timeout_seconds: float | None,
+        clock: WorkingClock,
         stop: asyncio.Future[None],
     ) -> None:
         self._attempted = attempted
@@ -73,6 +75,7 @@ class AttemptRun:
         self._tracer = tracer
         self._session = session
         self._timeout = timeout_seconds
+        self._clock = clock
         self._stop = stop
         self.left_behind: asyncio.Task[Ended] | None = None
 
@@ -114,9 +117,12 @@ class AttemptRun:
         return Ended(SUCCEEDED)
 
     async def _supervise(self, task: asyncio.Task[Ended]) -> Ended:
+        late = [] if self._timeout is None else [asyncio.ensure_future(self._clock.sleep(self._timeout))]
         try:
-            await asyncio.wait({task, self._stop}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task, self._stop, *late], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for deadline in late:
+                deadline.cancel()
             ended = _verdict(task) if task.done() else None
             try:
                 await self._session.seal(*self._ids)

@@ -11,6 +11,7 @@ from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning._agl import AttemptedRollout, LitAgent, LitAgentRunner, RolloutConfig
 from slime_agl.lightning.agents import is_async
 from slime_agl.lightning.attempts import AttemptRun, SessionPort
+from slime_agl.lightning.clock import WorkingClock
 from slime_agl.lightning.failures import FailureLog, UpstreamLogs
 from slime_agl.lightning.outcome import FAILED, TIMEOUT, AttemptOutcome, RolloutOutcome
 from slime_agl.lightning.store import ReleasingStore
@@ -20,11 +21,21 @@ from slime_agl.lightning.tracer import RoutingTracer
 Mode = Literal["auto", "async", "thread"]
 
 
+class _Lane:
+    """Where the rollouts of one mode run: their slots, and the time in which they may."""
+
+    def __init__(self, first: int, slots: int) -> None:
+        self.slots = asyncio.Semaphore(slots)
+        self.free = list(range(first + slots - 1, first - 1, -1))
+        self.clock = WorkingClock()
+
+
 class _Job:
     """A rollout that somebody waits for. `stop` is there while an attempt of it runs; `ending` forbids another."""
 
-    def __init__(self, rollout_id: str) -> None:
+    def __init__(self, rollout_id: str, lane: _Lane) -> None:
         self.rollout_id = rollout_id
+        self.lane = lane
         self.attempts: list[AttemptOutcome] = []
         self.stop: asyncio.Future[None] | None = None
         self.ending = False
@@ -34,15 +45,15 @@ class _Job:
 
 
 class RunnerPool:
-    """Runs rollouts of one agent through the store's queue, at most `max_concurrency` at a time.
+    """Runs rollouts of one agent through the store's queue, at most `max_concurrency` of each mode at a time.
 
     mode: 'async' runs the agent on this event loop; 'thread' gives each attempt a thread; 'auto' takes
         'async' for async agents and 'thread' for the others, which would block the loop.
-    timeout_seconds: deadline of one attempt, from the moment it starts. None: no deadline.
+    timeout_seconds: deadline of one attempt, from the moment it starts, pauses excepted. None: no deadline.
     max_attempts: tries at a rollout that fails or times out.
 
-    The queue is first in, first out, and whichever rollout a slot takes from it is the one it serves.
-    Owned by the event loop that calls `start`.
+    Each mode is first in, first out, and has slots of its own, so that training rollouts which are paused
+    never keep an evaluation waiting. Owned by the event loop that calls `start`.
     """
 
     def __init__(
@@ -63,8 +74,7 @@ class RunnerPool:
         self._timeout = timeout_seconds
         self._max_attempts = max_attempts
         self._session = session
-        self._slots = asyncio.Semaphore(max_concurrency)
-        self._free = list(range(max_concurrency, 0, -1))
+        self._lanes = {"train": _Lane(1, max_concurrency), "val": _Lane(max_concurrency + 1, max_concurrency)}
         self._runners: dict[int, LitAgentRunner[Any]] = {}
         self._jobs: dict[str, _Job] = {}
         self._serving: set[asyncio.Task[None]] = set()
@@ -87,6 +97,8 @@ class RunnerPool:
         if not self._open:
             return
         self._open = False
+        for lane in self._lanes.values():
+            lane.clock.resume()
         try:
             await asyncio.gather(*(self._stop(job) for job in list(self._jobs.values())))
             await asyncio.gather(*self._serving)
@@ -124,10 +136,10 @@ class RunnerPool:
         rollout = await self._store.enqueue_rollout(
             task, mode=mode, resources_id=resources_id, config=config, metadata=dict(metadata or {})
         )
-        job = self._jobs[rollout.rollout_id] = _Job(rollout.rollout_id)
+        job = self._jobs[rollout.rollout_id] = _Job(rollout.rollout_id, self._lanes[mode])
         if enqueued is not None:
             enqueued(rollout.rollout_id)
-        self._serve_next()
+        self._serve_later(job)
         try:
             return await asyncio.shield(job.done)
         except asyncio.CancelledError:
@@ -149,27 +161,36 @@ class RunnerPool:
             job.stop.set_result(None)
         await asyncio.wait({job.done})
 
-    def _serve_next(self) -> None:
-        """Have one more entry of the queue served. Called once for each entry that the queue gets."""
-        task = asyncio.create_task(self._serve(), name="runner-pool")
+    def pause(self, mode: Literal["train", "val"]) -> None:
+        """Start no more agents of a mode, and stop the deadlines of those that run. May be called again."""
+        self._lanes[mode].clock.pause()
+
+    def resume(self, mode: Literal["train", "val"]) -> None:
+        """End a pause. May be called again."""
+        self._lanes[mode].clock.resume()
+
+    def _serve_later(self, job: _Job) -> None:
+        """Have a queued rollout served when a slot is free. Called each time that it enters the queue."""
+        task = asyncio.create_task(self._serve(job), name="runner-pool")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
-    async def _serve(self) -> None:
-        async with self._slots:
-            slot = self._free.pop()
+    async def _serve(self, job: _Job) -> None:
+        async with job.lane.slots:
+            await job.lane.clock.running()
+            slot = job.lane.free.pop()
             try:
-                attempted = await self._store.dequeue_rollout(worker_id=f"Worker-{slot}")
+                attempted = await self._store.dequeue(job.rollout_id, f"Worker-{slot}")
                 # Nothing there: the rollout was withdrawn while this waited for its slot.
                 if attempted is not None:
-                    await self._serve_attempt(attempted, self._jobs[attempted.rollout_id], slot)
+                    await self._serve_attempt(attempted, job, slot)
             finally:
-                self._free.append(slot)
+                job.lane.free.append(slot)
 
     async def _serve_attempt(self, attempted: AttemptedRollout, job: _Job, slot: int) -> None:
         job.stop = asyncio.get_running_loop().create_future()
         try:
-            outcome = await self._attempt(attempted, job.stop, slot)
+            outcome = await self._attempt(attempted, job, slot)
             rollout = await self._store.get_rollout_by_id(job.rollout_id)
         except asyncio.CancelledError:
             job.done.cancel()
@@ -184,21 +205,22 @@ class RunnerPool:
         job.attempts.append(outcome)
         requeued = rollout is not None and rollout.status == "requeuing"
         if requeued and not job.ending:
-            self._serve_next()
+            self._serve_later(job)
             return
         if requeued:
             # It failed by itself at the moment it was stopped.
             await self._store.withdraw(job.rollout_id)
         job.done.set_result(RolloutOutcome(job.rollout_id, tuple(job.attempts)))
 
-    async def _attempt(self, attempted: AttemptedRollout, stop: asyncio.Future[None], slot: int) -> AttemptOutcome:
+    async def _attempt(self, attempted: AttemptedRollout, job: _Job, slot: int) -> AttemptOutcome:
         run = AttemptRun(
             attempted,
             store=self._store,
             tracer=self._tracer,
             session=self._session,
             timeout_seconds=self._timeout,
-            stop=stop,
+            clock=job.lane.clock,
+            stop=job.stop,
         )
         runner = self._runner(slot)
         outcome = await run.run(runner, slot)

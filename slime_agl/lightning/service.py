@@ -66,6 +66,14 @@ class Lightning:
         await pool.start()
         self.store, self._pool = store, pool
 
+    def pause(self, mode: Literal["train", "val"]) -> None:
+        """Start no more agents of a mode, and stop the deadlines of those that run."""
+        self._started(self._pool).pause(mode)
+
+    def resume(self, mode: Literal["train", "val"]) -> None:
+        """End a pause."""
+        self._started(self._pool).resume(mode)
+
     async def close(self) -> None:
         """Cancel what runs and give the active tracer back. May be called twice, or without `start`."""
         if self._pool is not None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from slime_agl.errors import SlimeAglError
-from slime_agl.lightning._agl import InMemoryLightningStore, RolloutConfig, Span
+from slime_agl.lightning._agl import AttemptedRollout, InMemoryLightningStore, RolloutConfig, Span
 
 _FINISHED = ("succeeded", "failed", "cancelled")
 # Deadlines are the pool's, so the store's own scan, which stops the loop to read every running rollout, rests.
@@ -65,6 +65,16 @@ class ReleasingStore(InMemoryLightningStore):
                 await held.resources.delete([snapshot])
             if self._latest_resources_id == resources_id:
                 self._latest_resources_id = None
+
+    async def dequeue(self, rollout_id: str, worker_id: str) -> AttemptedRollout | None:
+        """Take one rollout from the queue, wherever it stands there; None when it is not queued."""
+        async with self.collections.atomic(mode="rw", labels=_ALL) as held:
+            queue = held.rollout_queue._items
+            if rollout_id not in queue:
+                return None
+            queue.remove(rollout_id)
+            queue.appendleft(rollout_id)
+        return await self.dequeue_rollout(worker_id=worker_id)
 
     async def withdraw(self, rollout_id: str) -> None:
         """Cancel a rollout that waits in the queue. No runner will see it."""

@@ -9,12 +9,16 @@ from slime_agl.assemble import live_runtime, shutdown
 from slime_agl.config import Config
 from slime_agl.host import RolloutArgs, RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime_agl.reward import load_reward_function
+from slime_agl.rollout.admission import Admission, Ahead, Batchwise
+from slime_agl.rollout.books import Books
+from slime_agl.rollout.ending import Ending, GoOn, Park, PutBack
 from slime_agl.rollout.evaluate import evaluate
 from slime_agl.rollout.executions import Executor
+from slime_agl.rollout.pool import Pool
 from slime_agl.rollout.record import Recorder
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import check_supported, warn_of_partial_rollout, warn_of_positions
+from slime_agl.rollout.support import check_supported, warn_of_positions
 from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import task_builder
 from slime_agl.rollout.train import TrainStep
@@ -31,7 +35,7 @@ def generate(
     args: slime's Namespace with `args.agl`. rollout_id: number of the step.
     Training returns `rollout_batch_size` groups of `n_samples_per_prompt` entries, ordered by sample
     index; an entry is a Sample, or, when any execution of the batch fanned out, a list of Samples
-    that share `rollout_id`. When it returns, nothing is in flight at the engine.
+    that share `rollout_id`. When it returns, nothing is in flight at the engine, except under `agl.async`.
 
     Raises:
         ConfigError: a flag, a key of `agl:` or a data row has to be changed; an execution gave several Samples and
@@ -46,23 +50,41 @@ def generate(
     check_supported(read, config)
     tasks, reward = task_builder(config.task), load_reward_function(config.reward)
     runtime = live_runtime(config, read)
-    warn_of_partial_rollout(read, runtime)
-    tally = Tally("eval" if evaluation else "rollout")
     recorder = Recorder(config, read, runtime.renderer, "eval" if evaluation else "step", rollout_id)
+    books = Books(Tally("eval" if evaluation else "rollout"), recorder)
     rewarder = Rewarder(read, reward, config.credit)
 
     async def step() -> RolloutFnTrainOutput | RolloutFnEvalOutput:
         begun = await runtime.begin_step(rollout_id, read.rollout_temperature, read.rollout_top_p)
         executor = Executor(
             runtime, read, begun, mode="val" if evaluation else "train", tasks=tasks,
-            builder=SampleBuilder(read, runtime.renderer), rewarder=rewarder, tally=tally, recorder=recorder,
+            builder=SampleBuilder(read, runtime.renderer), rewarder=rewarder,
         )  # fmt: skip
         if evaluation:
-            return await evaluate(read, executor, runtime.eval_prompts, tally)
+            return await evaluate(read, executor, runtime.eval_prompts, books)
         warn_of_positions(read, runtime)
-        return await TrainStep(read, executor, rewarder, tally, data_source).run()
+        pool = runtime.keep(Pool, lambda: Pool(runtime.outstanding))
+        train = TrainStep(
+            read, rollout_id, runtime, executor, rewarder, books, pool=pool, data_source=data_source,
+            admission=_admission(config, read, rollout_id), ending=_ending(config, read, runtime, pool),
+        )  # fmt: skip
+        return await train.run()
 
     return _closing(runtime, step, recorder)
+
+
+def _admission(config: Config, args: RolloutArgs, step: int) -> Admission:
+    if not config.async_.enabled:
+        return Batchwise(args.rollout_batch_size, args.over_sampling_batch_size)
+    staleness = config.async_.max_staleness
+    steps_to_come = staleness if args.num_rollout is None else args.num_rollout - 1 - step
+    return Ahead(args.rollout_batch_size, step, staleness, ahead=max(0, min(staleness, steps_to_come)))
+
+
+def _ending(config: Config, args: RolloutArgs, runtime: Runtime, pool: Pool) -> Ending:
+    if config.async_.enabled:
+        return GoOn(pool)
+    return Park(runtime, pool) if args.partial_rollout else PutBack(runtime, pool)
 
 
 def _closing(runtime: Runtime, step: Callable[[], Coroutine[Any, Any, Any]], recorder: Recorder) -> Any:

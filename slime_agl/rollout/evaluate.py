@@ -8,13 +8,13 @@ from typing import Any
 from tqdm import tqdm
 
 from slime_agl.errors import AgentError, ConfigError
-from slime_agl.host import EvalPrompts, RolloutArgs, RolloutFnEvalOutput, eval_entry
+from slime_agl.host import EvalPrompts, RolloutArgs, RolloutFnEvalOutput, Sample, eval_entry
+from slime_agl.rollout.books import Books
 from slime_agl.rollout.executions import Entry, Executor, Limits, ended
-from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.train import all_failed
 
 
-async def evaluate(args: RolloutArgs, executor: Executor, prompts: EvalPrompts, tally: Tally) -> RolloutFnEvalOutput:
+async def evaluate(args: RolloutArgs, executor: Executor, prompts: EvalPrompts, books: Books) -> RolloutFnEvalOutput:
     """Run all eval datasets side by side; one Sample an execution, in row order.
 
     Raises:
@@ -25,22 +25,29 @@ async def evaluate(args: RolloutArgs, executor: Executor, prompts: EvalPrompts, 
         raise ConfigError(
             "--group-rm has no meaning in an evaluation; give the eval dataset a custom_rm_path of its own"
         )
-    tasks = [asyncio.ensure_future(_one(args, executor, prompts, config)) for config in args.eval_datasets]
+    tasks = [asyncio.ensure_future(_one(args, executor, prompts, config, books)) for config in args.eval_datasets]
     try:
         results = await asyncio.gather(*tasks)
     except BaseException:
         await ended(tasks)
         raise
     data = {config.name: result for config, result in zip(args.eval_datasets, results, strict=True)}
-    return RolloutFnEvalOutput(data=data, metrics=tally.metrics())
+    return RolloutFnEvalOutput(data=data, metrics=books.tally.metrics())
 
 
-async def _one(args: RolloutArgs, executor: Executor, prompts: EvalPrompts, config: Any) -> dict[str, list[Any]]:
+async def _one(
+    args: RolloutArgs, executor: Executor, prompts: EvalPrompts, config: Any, books: Books
+) -> dict[str, list[Any]]:
+    async def run(sample: Sample, sampling: dict[str, Any]) -> Entry:
+        entry = await executor.run(sample, sampling, limits)
+        books.enter([entry])
+        return entry
+
     limits = Limits(config.max_response_len or args.rollout_max_response_len, args.eval_max_context_len)
     tasks = []
     for at, sample in enumerate(prompts.samples(config)):
         sampling = args.eval_sampling_params(config, seed_offset=at % config.n_samples_per_eval_prompt)
-        tasks.append(asyncio.ensure_future(executor.run(sample, sampling, limits)))
+        tasks.append(asyncio.ensure_future(run(sample, sampling)))
     try:
         entries = await _gathered(tasks, f"Eval {config.name}")
     except BaseException:

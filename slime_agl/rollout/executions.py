@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from slime_agl.errors import InvariantError
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
-from slime_agl.rollout.record import Recorder
 from slime_agl.rollout.replay import require_replay
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.rollout.support import check_fan_out, warn_of_many_samples
-from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import TaskBuilder
 from slime_agl.runtime import Execution, Job, Runtime, Step
 
@@ -29,11 +28,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What an execution gave: at least one Sample. usable: whether anything of it trains or counts."""
+    """What an execution gave: at least one Sample. usable: whether anything of it trains or counts.
+
+    off_policy: tokens that were masked because older weights sampled them.
+    """
 
     samples: list[Sample]
     execution: Execution
     usable: bool
+    off_policy: int = 0
 
 
 class Executor:
@@ -41,11 +44,10 @@ class Executor:
 
     def __init__(
         self, runtime: Runtime, args: RolloutArgs, step: Step, *, mode: Literal["train", "val"], tasks: TaskBuilder,
-        builder: SampleBuilder, rewarder: Rewarder, tally: Tally, recorder: Recorder,
+        builder: SampleBuilder, rewarder: Rewarder,
     ) -> None:  # fmt: skip
         self._runtime, self._args, self._step, self._mode = runtime, args, step, mode
         self._tasks, self._builder, self._rewarder = tasks, builder, rewarder
-        self._tally, self._recorder = tally, recorder
 
     @property
     def _evaluation(self) -> bool:
@@ -64,9 +66,12 @@ class Executor:
             sample.session_id = session_key
             if not self._evaluation:
                 require_replay(self._args, sample)
-        self._tally.add(execution, entry.samples)
-        self._recorder.write(execution, entry.samples)
         return entry
+
+    def discard(self, entries: Sequence[Entry]) -> None:
+        """Count what finished executions sampled as aborted, because nothing will come of their group."""
+        for entry in entries:
+            self._runtime.aborted_tokens += entry.execution.account.sampled + entry.execution.superseded.total()
 
     async def _entry(self, source: Sample, execution: Execution, number: int) -> Entry:
         build = self._builder.build
@@ -124,7 +129,8 @@ async def run_group(
 ) -> list[Entry]:  # fmt: skip
     """Run the executions of a group side by side; with a `rewarder`, score them together (--group-rm).
 
-    When one raises, the others are cancelled and have ended before the error travels on.
+    When one raises, or the group is cancelled, all have ended before the error travels on; what those that had
+    finished sampled is counted as aborted.
     """
     tasks = [
         asyncio.ensure_future(executor.run(sample, sampling, limits))
@@ -132,12 +138,17 @@ async def run_group(
     ]
     try:
         entries = list(await asyncio.gather(*tasks))
+        if rewarder is not None and any(entry.usable for entry in entries):
+            failed = [bool(entry.execution.failure) for entry in entries]
+            await rewarder.score_group([entry.samples for entry in entries], failed)
     except BaseException:
         await ended(tasks)
+        over = [task for task in tasks if not task.cancelled()]
+        executor.discard([task.result() for task in over if task.exception() is None])
+        for error in (task.exception() for task in over):
+            if isinstance(error, InvariantError):
+                raise error from None
         raise
-    if rewarder is not None and any(entry.usable for entry in entries):
-        failed = [bool(entry.execution.failure) for entry in entries]
-        await rewarder.score_group([entry.samples for entry in entries], failed)
     return entries
 
 

@@ -18,18 +18,23 @@ def check_supported(args: RolloutArgs, config: Config) -> None:
     """Look at slime's options before anything starts.
 
     Raises:
-        ConfigError: top-p sets are to be replayed while agents choose their own top_p.
+        ConfigError: top-p sets are to be replayed while agents choose their own top_p; agl.async with --colocate,
+            where agents would meet engines without memory, or with --partial-rollout.
     """
     if args.rollout_top_p != 1.0 and config.sampling == "agent":
         raise ConfigError(
             f"--rollout-top-p is {args.rollout_top_p}, so training replays the sets that the trainer's top_p kept, but "
             "agl.sampling lets agents choose theirs; use agl.sampling: trainer, or --rollout-top-p 1.0"
         )
-
-
-def warn_of_partial_rollout(args: RolloutArgs, runtime: Runtime) -> None:
-    if args.partial_rollout:
-        runtime.warn_once("--partial-rollout has no effect: groups that are not finished start afresh in the next step")
+    if config.async_.enabled and args.colocate:
+        raise ConfigError(
+            "agl.async.enabled lets agents go on while the trainer trains, which --colocate leaves no engine for; "
+            "give the engines GPUs of their own, or use --partial-rollout instead"
+        )
+    if config.async_.enabled and args.partial_rollout:
+        raise ConfigError(
+            "--partial-rollout parks what a step does not need, agl.async.enabled lets it go on; choose one of them"
+        )
 
 
 def mixes_groups(args: RolloutArgs) -> bool:

@@ -14,13 +14,18 @@ class Tally:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._counts: Counter[str] = Counter()
+        self._values: dict[str, float] = {}
         self._turns = self._segments = self._executions = self._samples = self._most = 0
         self._gateway_seconds = self._engine_seconds = self._seconds = 0.0
 
-    def add(self, execution: Execution, samples: list[Sample]) -> None:
-        """Count an execution and the samples it gave (masked placeholders count as untrained)."""
+    def add(self, execution: Execution, samples: list[Sample], *, unused: str = "", off_policy: int = 0) -> None:
+        """Count an execution and the samples it gave (masked placeholders count as untrained).
+
+        unused: why it is not delivered, '' when it is. off_policy: tokens that older weights sampled and that are
+        masked for it.
+        """
         account = execution.account
-        trained = sum(sum(sample.loss_mask or ()) for sample in samples)
+        trained = 0 if unused else sum(sum(sample.loss_mask or ()) for sample in samples)
         self._executions += 1
         self._turns += len(execution.ledger.turns)
         self._segments += len(execution.segments)
@@ -28,9 +33,10 @@ class Tally:
         self._most = max(self._most, len(samples))
         self._counts["sampled_tokens"] += account.sampled + execution.superseded.total()
         self._counts["trained_tokens"] += trained
-        masked = account.trained - trained
+        self._counts["untrained_tokens/off_policy"] += off_policy
+        masked = account.trained - trained - off_policy
         if masked > 0:
-            self._counts[f"untrained_tokens/{execution.failure or 'not_returned'}"] += masked
+            self._counts[f"untrained_tokens/{unused or execution.failure or 'not_returned'}"] += masked
         for reason, count in (account.untrained + execution.superseded).items():
             self._counts[f"untrained_tokens/{reason}"] += count
         for reason, count in account.forks.items():
@@ -47,6 +53,15 @@ class Tally:
     def count(self, name: str, by: int = 1) -> None:
         self._counts[name] += by
 
+    def put(self, name: str, value: float) -> None:
+        """A number that is no count; it stands in the metrics even when it is zero."""
+        self._values[name] = value
+
+    def lose(self, reason: str, tokens: int) -> None:
+        """Count sampled tokens that no execution holds any more."""
+        self._counts["sampled_tokens"] += tokens
+        self._counts[f"untrained_tokens/{reason}"] += tokens
+
     def metrics(self) -> dict[str, float]:
         """All counts that are not zero, means per execution and per turn, and trained over sampled tokens."""
         values: dict[str, float] = {"executions": self._executions}
@@ -61,5 +76,5 @@ class Tally:
         if self._turns:
             values["engine_ms_per_turn"] = 1000 * self._engine_seconds / self._turns
             values["gateway_ms_per_turn"] = 1000 * max(0.0, self._gateway_seconds) / self._turns
-        values |= {name: count for name, count in sorted(self._counts.items()) if count}
+        values |= {name: count for name, count in sorted(self._counts.items()) if count} | self._values
         return {f"{self._prefix}/agl/{name}": value for name, value in values.items()}

@@ -1,113 +1,155 @@
-"""A training step: groups are started, completed, filtered and returned; what is left is ended and put back."""
+"""A training step: groups are started, completed, filtered and returned; what is left is put back, parked, or goes on."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from tqdm import tqdm
 
-from slime_agl.errors import AgentError, HostError
+from slime_agl.errors import AgentError, ConfigError, HostError
 from slime_agl.host import (
     MetricGatherer,
     RolloutArgs,
     RolloutFnTrainOutput,
-    Sample,
     call_dynamic_filter,
     load_function,
     should_drop_dynamic_filter_output,
 )
-from slime_agl.rollout.executions import Entry, Executor, Limits, ended, run_group
+from slime_agl.rollout.admission import Admission
+from slime_agl.rollout.books import Books
+from slime_agl.rollout.ending import Ending
+from slime_agl.rollout.executions import Entry, Executor, Limits, run_group
+from slime_agl.rollout.offpolicy import mask_older
+from slime_agl.rollout.pool import Group, Pool, Run
 from slime_agl.rollout.rewards import Rewarder
-from slime_agl.rollout.tally import Tally
+from slime_agl.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-Group = list[Sample]
-
 
 class TrainStep:
-    """One step. `run` returns the output, or raises after everything it started has ended."""
+    """One step. `run` returns the output, or raises after everything has ended and all groups are put back.
+
+    admission: when groups start and which are taken. ending: what becomes of the groups that this batch does not need.
+    """
 
     def __init__(
-        self, args: RolloutArgs, executor: Executor, rewarder: Rewarder, tally: Tally, data_source: Any
-    ) -> None:
-        self._args, self._executor, self._tally, self._source = args, executor, tally, data_source
+        self, args: RolloutArgs, number: int, runtime: Runtime, executor: Executor, rewarder: Rewarder, books: Books,
+        *, pool: Pool, admission: Admission, ending: Ending, data_source: Any,
+    ) -> None:  # fmt: skip
+        self._args, self._number, self._runtime, self._executor = args, number, runtime, executor
+        self._books, self._tally, self._source = books, books.tally, data_source
+        self._pool, self._admission, self._ending = pool, admission, ending
         self._rewarder = rewarder if args.group_rm else None
         self._limits = Limits(args.rollout_max_response_len, args.rollout_max_context_len)
         self._filter = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
         self._dropped = MetricGatherer()
-        self._running: dict[asyncio.Task[list[Entry]], Group] = {}
-        self._used: list[Group] = []
-        self._unused: list[Group] = []
-        self._in_play = 0
+        self._everything: list[list[Entry]] = []
+        self._kept: list[tuple[Run, list[Entry]]] = []
         self._failed_in_a_row = 0
         self._first_error = ""
 
     async def run(self) -> RolloutFnTrainOutput:
-        target = self._args.rollout_batch_size
-        everything: list[list[Entry]] = []
-        kept: list[list[Entry]] = []
+        target, began = self._args.rollout_batch_size, time.monotonic()
         try:
+            await self._ending.begin(self._number)
+            version = await self._version()
             with tqdm(total=target * self._args.n_samples_per_prompt, desc="Rollout generation") as progress:
-                while len(kept) < target:
-                    self._top_up(target)
-                    done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        entries = task.result()
-                        everything.append(entries)
-                        if len(kept) == target:
-                            continue  # Done in the same moment, but not needed: it is put back.
-                        group = self._running.pop(task)
-                        if self._keeps(entries, target):
-                            kept.append(entries)
-                            self._used.append(group)
-                            progress.update(len(entries))
+                while len(self._kept) < target:
+                    self._admit()
+                    run = await self._pool.next(self._may_wait)
+                    if self._keeps(run, self._finished(run, version)):
+                        progress.update(len(run.group))
+            for entries in await self._ending.end(self._number):
+                self._everything.append(entries)
+                self._books.enter(entries, "over_sampled")
+            await self._count(time.monotonic() - began)
+            return self._output()
         except BaseException:
             # The step has failed: what it had finished is not delivered either.
-            self._unused += self._used
+            await self._give_all_back()
             raise
-        finally:
-            await self._end()
-        return self._output(kept, everything)
 
-    def _top_up(self, target: int) -> None:
-        while self._in_play < target:
-            groups = self._source.get_samples(self._args.over_sampling_batch_size)
+    async def _version(self) -> str | None:
+        """Version of the weights, when tokens of others are to be masked.
+
+        Raises:
+            ConfigError: the engine does not say.
+        """
+        if not (self._args.partial_rollout and self._args.mask_offpolicy_in_partial_rollout):
+            return None
+        version = await self._runtime.weight_version()
+        if not version:
+            raise ConfigError(
+                "--mask-offpolicy-in-partial-rollout needs engines that tell the version of their weights "
+                "(`weight_version` in /get_model_info), and these do not; leave the flag out"
+            )
+        return version
+
+    def _may_wait(self, place: int, run: Run) -> bool:
+        return self._admission.may_wait(len(self._kept), place, run)
+
+    def _admit(self) -> None:
+        while count := self._admission.wanted(len(self._kept), len(self._pool)):
+            groups = self._pool.fetch(self._source, count)
             if not groups:
-                raise HostError(
-                    f"the data source gave 0 groups when asked for {self._args.over_sampling_batch_size}; "
-                    f"{target - self._in_play} more are needed for --rollout-batch-size {target}"
-                )
+                self._exhausted(count)
+                return
             for group in groups:
                 self._start(group)
+
+    def _exhausted(self, count: int) -> None:
+        missing = self._args.rollout_batch_size - len(self._kept) - len(self._pool)
+        if missing > 0:
+            raise HostError(
+                f"the data source gave 0 groups when asked for {count}; {missing} more are needed for "
+                f"--rollout-batch-size {self._args.rollout_batch_size}"
+            )
 
     def _start(self, group: Group) -> None:
         wanted = self._args.n_samples_per_prompt
         if len(group) != wanted:
             raise HostError(f"the data source gave a group of {len(group)} samples, --n-samples-per-prompt is {wanted}")
         samplings = [self._args.sampling_params(seed_offset=at) for at in range(wanted)]
-        task = asyncio.ensure_future(run_group(self._executor, group, samplings, self._limits, self._rewarder))
-        self._running[task] = group
-        self._in_play += 1
+        work = run_group(self._executor, group, samplings, self._limits, self._rewarder)
+        self._pool.start(group, self._number, work)
 
-    def _keeps(self, entries: list[Entry], target: int) -> bool:
+    def _finished(self, run: Run, version: str | None) -> list[Entry]:
+        """The entries of a group that has finished, as this step sees them."""
+        entries = run.task.result()
+        if run.step < self._number:
+            entries = entries if version is None else [mask_older(entry, version) for entry in entries]
+            for sample in (sample for entry in entries for sample in entry.samples):
+                sample.metadata.setdefault("start_rollout_id", run.step)
+        self._everything.append(entries)
+        return entries
+
+    def _keeps(self, run: Run, entries: list[Entry]) -> bool:
         """Whether a finished group stays; a group without a usable execution is replaced, a filtered one too."""
         if not any(entry.usable for entry in entries):
-            self._in_play -= 1
-            self._tally.count("dropped_groups/failed")
+            self._drop(run, entries, "failed")
             self._note_failure(entries)
             return False
         self._failed_in_a_row = 0
         output = call_dynamic_filter(self._filter, self._args.raw, shown(entries))
-        if should_drop_dynamic_filter_output(output, remaining_batch_size=self._in_play, target_data_size=target):
+        in_play = len(self._kept) + len(self._pool)
+        target = self._args.rollout_batch_size
+        if should_drop_dynamic_filter_output(output, remaining_batch_size=in_play, target_data_size=target):
             self._dropped.on_dynamic_filter_drop(reason=output.reason)
-            self._tally.count("dropped_groups/filtered")
-            self._in_play -= 1
+            self._drop(run, entries, "filtered")
             return False
+        self._pool.remove(run)
+        self._kept.append((run, entries))
         return True
+
+    def _drop(self, run: Run, entries: list[Entry], reason: str) -> None:
+        self._pool.remove(run)
+        self._runtime.outstanding.forget([run.group])
+        self._tally.count(f"dropped_groups/{reason}")
+        self._books.enter(entries, reason)
 
     def _note_failure(self, entries: list[Entry]) -> None:
         self._failed_in_a_row += 1
@@ -121,30 +163,29 @@ class TrainStep:
                 )
             )
 
-    async def _end(self) -> None:
-        """End what still runs, and put groups that were taken but not used back into the data source."""
-        running = list(self._running)
-        self._unused += self._running.values()
-        self._running.clear()
-        await ended(running)
-        if not self._unused:
-            return
-        try:
-            self._source.add_samples(self._unused)
-            self._tally.count("put_back_groups", len(self._unused))
-        except (RuntimeError, AttributeError, NotImplementedError) as error:
-            # A read-only data source cannot take groups back; then they are counted as dropped.
-            self._tally.count("dropped_groups/over_sampled", len(self._unused))
-            logger.warning("%d unused groups could not be put back: %s", len(self._unused), error)
+    async def _give_all_back(self) -> None:
+        runs = [*(run for run, _ in self._kept), *await self._pool.end_all()]
+        if runs:
+            self._pool.put_back(run.group for run in runs)
 
-    def _output(self, kept: list[list[Entry]], everything: list[list[Entry]]) -> RolloutFnTrainOutput:
+    async def _count(self, seconds: float) -> None:
+        """Write down the batch, and what was lost on the way to it."""
+        for _, entries in self._kept:
+            self._books.enter(entries)
+        self._runtime.outstanding.deliver(self._number, [run.group for run, _ in self._kept])
+        self._tally.lose("aborted", self._runtime.take_aborted_tokens())
+        for name, count in (await self._runtime.contained()).items():
+            self._tally.count(name, count)
+        self._ending.count(self._tally, [self._number - run.step for run, _ in self._kept], seconds)
+
+    def _output(self) -> RolloutFnTrainOutput:
         raw = self._args.raw
-        samples = nested(sorted(kept, key=_position))
+        samples = nested(sorted((entries for _, entries in self._kept), key=_position))
         if self._args.rollout_sample_filter_path:
             load_function(self._args.rollout_sample_filter_path)(raw, samples)
         if self._args.rollout_all_samples_process_path:
             process = load_function(self._args.rollout_all_samples_process_path)
-            process(raw, [shown(entries) for entries in sorted(everything, key=_position)], self._source)
+            process(raw, [shown(entries) for entries in sorted(self._everything, key=_position)], self._source)
         return RolloutFnTrainOutput(samples=samples, metrics=self._dropped.collect() | self._tally.metrics())
 
 

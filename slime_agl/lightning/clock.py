@@ -1,0 +1,46 @@
+"""A clock that stands still while agents are parked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+
+class WorkingClock:
+    """Seconds in which agents could work. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._since: float | None = time.monotonic()
+        self._running, self._paused = asyncio.Event(), asyncio.Event()
+        self._running.set()
+
+    def seconds(self) -> float:
+        return self._before + (0.0 if self._since is None else time.monotonic() - self._since)
+
+    def pause(self) -> None:
+        """Stand still. May be called again."""
+        self._before, self._since = self.seconds(), None
+        self._running.clear()
+        self._paused.set()
+
+    def resume(self) -> None:
+        """Go on. May be called again."""
+        self._before, self._since = self.seconds(), time.monotonic()
+        self._paused.clear()
+        self._running.set()
+
+    async def running(self) -> None:
+        """Wait for the end of a pause."""
+        await self._running.wait()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until so many seconds have passed on this clock."""
+        end = self.seconds() + seconds
+        while (left := end - self.seconds()) > 0:
+            await self._running.wait()
+            try:
+                async with asyncio.timeout(left):
+                    await self._paused.wait()
+            except TimeoutError:
+                continue

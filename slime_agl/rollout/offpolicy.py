@@ -1,0 +1,50 @@
+"""--mask-offpolicy-in-partial-rollout: tokens that older weights sampled do not train."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from slime_agl.errors import HostError
+from slime_agl.host import Sample
+from slime_agl.rollout.executions import Entry
+from slime_agl.trace.segments import Segment
+
+
+def mask_older(entry: Entry, version: str) -> Entry:
+    """Zero the loss mask of every token that other weights than `version` sampled; the entry counts those that trained.
+
+    Raises:
+        HostError: a sample hook changed the length of a response, so its tokens cannot be told apart.
+    """
+    masked = 0
+    for sample in entry.samples:
+        segment = _segment(entry, sample)
+        if segment is None:
+            continue
+        older = list(_older(segment, version))
+        if len(older) != sample.response_length:
+            raise HostError(
+                f"sample {sample.index}: its response has {sample.response_length} tokens, its execution gave it "
+                f"{len(older)}; with --mask-offpolicy-in-partial-rollout a sample hook must not change the length"
+            )
+        masked += sum(1 for mark, trains in zip(older, sample.loss_mask, strict=True) if mark and trains)
+        sample.loss_mask = [0 if mark else trains for mark, trains in zip(older, sample.loss_mask, strict=True)]
+    return dataclasses.replace(entry, off_policy=masked)
+
+
+def _segment(entry: Entry, sample: Sample) -> Segment | None:
+    """The segment a sample was made of; None for a placeholder, which has no sampled tokens."""
+    at = ((sample.metadata or {}).get("agl") or {}).get("segment", 0)
+    segments = entry.execution.segments
+    return segments[at] if at < len(segments) else None
+
+
+def _older(segment: Segment, version: str) -> Iterator[bool]:
+    """For each token of the response, whether other weights sampled it."""
+    first = segment.first_trained
+    for at, turn in enumerate(segment.turns[first:], first):
+        if at > first:
+            yield from (False for _ in turn.new_ids)
+        for part in turn.parts:
+            yield from (part.weight_version != version for _ in part.ids)

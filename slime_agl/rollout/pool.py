@@ -1,0 +1,124 @@
+"""Groups under way, across the steps of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.errors import HostError
+from slime_agl.host import Sample
+from slime_agl.outstanding import Outstanding
+from slime_agl.rollout.executions import Entry, ended
+
+logger = logging.getLogger(__name__)
+
+Group = list[Sample]
+# Whether the group at this place, from the oldest, may let younger ones go first.
+MayWait = Callable[[int, "Run"], bool]
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """A group that was started in `step`. group: the data source's own samples, which nothing changes."""
+
+    group: Group
+    step: int
+    task: asyncio.Task[list[Entry]]
+
+
+class Pool:
+    """Owner of all groups between data source and batch, oldest first. Lives on the runtime's event loop."""
+
+    def __init__(self, outstanding: Outstanding) -> None:
+        self.runs: list[Run] = []
+        self._outstanding = outstanding
+        self._source: Any = None
+        self._idle_since: float | None = time.monotonic()
+        self._idle_seconds = 0.0
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def waiting(self) -> int:
+        """Groups that have finished and are in no batch yet."""
+        return sum(run.task.done() for run in self.runs)
+
+    @property
+    def under_way(self) -> int:
+        return len(self.runs) - self.waiting
+
+    def take_idle_seconds(self) -> float:
+        """Seconds in which no group was under way, since this was asked last."""
+        self._count_idle()
+        seconds, self._idle_seconds = self._idle_seconds, 0.0
+        return seconds
+
+    def fetch(self, source: Any, count: int) -> list[Group]:
+        """Take groups from the data source; fewer, or none, when it is exhausted."""
+        self._source = source
+        groups = source.get_samples(count) or []
+        self._outstanding.take(groups)
+        return groups
+
+    def start(self, group: Group, step: int, work: Coroutine[Any, Any, list[Entry]]) -> None:
+        """Run the work of a group that was fetched."""
+        self._count_idle()
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._count_idle())
+        self.runs.append(Run(group, step, task))
+
+    async def next(self, may_wait: MayWait) -> Run:
+        """The oldest group that has finished; older ones that have not are passed over while they may wait.
+
+        It stays in the pool until it is removed. What its work raised is raised by its task's result.
+
+        Raises:
+            HostError: no group is left to wait for.
+        """
+        while self.runs:
+            for place, run in enumerate(self.runs):
+                if run.task.done():
+                    return run
+                if not may_wait(place, run):
+                    break
+            pending = [run.task for run in self.runs if not run.task.done()]
+            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        raise HostError("the data source gave no more groups, and none is under way; give it more rows")
+
+    def remove(self, run: Run) -> None:
+        """A finished group has found its place, or was dropped."""
+        self.runs.remove(run)
+
+    async def end_all(self) -> list[Run]:
+        """End what is under way, and return all groups, finished or not; the pool is empty then."""
+        runs, self.runs = self.runs, []
+        await ended([run.task for run in runs if not run.task.done()])
+        return runs
+
+    def put_back(self, groups: Iterable[Group]) -> bool:
+        """Give groups back to the data source; False when it takes none back, and they are lost to it."""
+        groups = list(groups)
+        self._outstanding.forget(groups)
+        try:
+            self._source.add_samples(groups)
+        except (RuntimeError, AttributeError, NotImplementedError) as error:
+            # A read-only data source.
+            logger.warning("%d unused groups could not be put back: %s", len(groups), error)
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End what is under way, and put all groups back."""
+        if groups := [run.group for run in await self.end_all()]:
+            self.put_back(groups)
+
+    def _count_idle(self) -> None:
+        now = time.monotonic()
+        if self._idle_since is not None:
+            self._idle_seconds += now - self._idle_since
+        self._idle_since = None if self.under_way else now
