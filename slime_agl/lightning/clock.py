@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 
 class WorkingClock:
-    """Seconds in which agents could work. Belongs to one event loop."""
+    """Seconds in which agents could work. Belongs to one event loop.
 
-    def __init__(self) -> None:
+    now: a clock that never stands still, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._before = 0.0
-        self._since: float | None = time.monotonic()
+        self._since: float | None = now()
         self._running, self._paused = asyncio.Event(), asyncio.Event()
         self._running.set()
 
     def seconds(self) -> float:
-        return self._before + (0.0 if self._since is None else time.monotonic() - self._since)
+        return self._before + (0.0 if self._since is None else self._now() - self._since)
 
     def pause(self) -> None:
         """Stand still. May be called again."""
@@ -26,7 +31,7 @@ class WorkingClock:
 
     def resume(self) -> None:
         """Go on. May be called again."""
-        self._before, self._since = self.seconds(), time.monotonic()
+        self._before, self._since = self.seconds(), self._now()
         self._paused.clear()
         self._running.set()
 
