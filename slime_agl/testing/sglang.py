@@ -167,7 +167,10 @@ class FakeSGLang:
         return self
 
     def stop(self) -> None:
-        """Close the server; requests still held lose their connection. May be called twice."""
+        """Close the server; requests still held lose their connection. May be called twice.
+
+        `start` brings it back at the same address, with the same script.
+        """
         self._http.stop()
 
     def __enter__(self) -> FakeSGLang:

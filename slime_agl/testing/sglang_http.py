@@ -109,7 +109,7 @@ class HttpSide:
         options = {"access_log": None, "logger": logger, "handler_cancellation": True, "shutdown_timeout": 0.1}
         self._runner = web.AppRunner(app, **options)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         self._port = self._runner.addresses[0][1]
 
     async def _generate(self, http: web.Request) -> web.StreamResponse:
