@@ -43,6 +43,7 @@ POLICIES = {
     "sync, one step ahead": ("train_async.py", {}),
     "agl.async, staleness 1": ("train_async.py", {"async": 1}),
     "agl.async, staleness 2": ("train_async.py", {"async": 2}),
+    "agl.async, staleness 5": ("train_async.py", {"async": 5}),
     "slime's default loop": ("train.py", {"slime": "slime.rollout.sglang_rollout.generate_rollout"}),
     "slime's fully async loop": (
         "train_async.py",
