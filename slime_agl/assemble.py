@@ -63,13 +63,13 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
         )
     tokenizer = load_tokenizer(str(args.hf_checkpoint))
     renderer = make_renderer(args, tokenizer)
-    report = audit(renderer)
-    forks = [f"{kind} ({found.reason})" for kind, found in report.kinds.items() if found.mode == "fork"]
+    plan = audit(renderer)
+    forks = [f"{kind} ({reason})" for kind, reason in plan.report.forks().items()]
     logger.info("chat template of %s: %s", args.hf_checkpoint, f"forks at {', '.join(forks)}" if forks else "no forks")
     parts = GatewayParts(
         engine=RouterEngine(args.router_url, replay=_replay(args)),
         renderer=renderer,
-        delta=DeltaEncoder(renderer, report, history=config.history),
+        delta=DeltaEncoder(renderer, plan, history=config.history),
         parser=ReplyParser(
             renderer, tool_call_parser=args.sglang_tool_call_parser, reasoning_parser=args.sglang_reasoning_parser
         ),

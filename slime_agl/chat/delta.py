@@ -9,12 +9,13 @@ no merge across the boundary can get in.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, Protocol
 
 from slime_agl.chat.messages import Reply, call_entry
+from slime_agl.chat.prefill import render_open
 from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import ConfigError, TemplateError
 from slime_agl.trace.turn import Media
@@ -30,6 +31,7 @@ class Continuation:
     context: normalised messages before the continued assistant turn, earlier turns with their reasoning.
     reply: what that turn said. new_messages: normalised messages after it.
     last_id: the last id it sampled, None if it sampled nothing.
+    prefill: what the next turn is to begin with, None for a turn of its own words only.
     """
 
     context: list[dict]
@@ -38,6 +40,7 @@ class Continuation:
     tools: list[dict] | None
     kwargs: dict
     last_id: int | None
+    prefill: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +68,16 @@ class Tail:
 
 
 class Plan(Protocol):
-    """What the start-up audit found out about the template."""
+    """What the audit found out about the template. kwargs: template variables of the request."""
 
     @property
     def closes_turns(self) -> bool:
         """The template writes a stop token after an assistant turn; else the next opener is the stop token."""
         ...
 
-    def mode(self, kind: str) -> Mode: ...
+    def mode(self, kind: str, kwargs: Mapping[str, Any]) -> Mode: ...
 
-    def rewrites(self, kind: str, *, reasoning: bool) -> bool:
+    def rewrites(self, kind: str, kwargs: Mapping[str, Any], *, reasoning: bool) -> bool:
         """The template shows earlier turns differently from how they were sampled."""
         ...
 
@@ -101,13 +104,13 @@ class DeltaEncoder:
 
         In mode 'short' the cost grows with the new messages only, and with the system message and tools.
         """
-        kind = kind_of(c.reply, c.new_messages)
-        mode = self._plan.mode(kind)
+        kind = kind_of(c.reply, c.new_messages, prefilled=c.prefill is not None)
         if any(message["role"] == "assistant" for message in c.new_messages):
             return Fork("edited_reply")
+        mode = self._plan.mode(kind, c.kwargs)
         if mode == "fork":
             return Fork("unproven")
-        if self._history == "template" and self._plan.rewrites(kind, reasoning=_has_reasoning(c)):
+        if self._history == "template" and self._plan.rewrites(kind, c.kwargs, reasoning=_has_reasoning(c)):
             return Fork("history_rewritten")
         tail = tail_of(self._renderer, c, mode)
         if isinstance(tail, Fork):
@@ -123,13 +126,13 @@ class DeltaEncoder:
         return ids[1:] if ended else ids
 
 
-def kind_of(reply: Reply, new_messages: Sequence[dict]) -> str:
+def kind_of(reply: Reply, new_messages: Sequence[dict], *, prefilled: bool = False) -> str:
     """Name a continuation by what was called and who speaks next.
 
     'user', 'tool', 'parallel_tools', 'tool_then_user', 'call_then_user' (an unanswered call),
-    'again' (nothing new), and so on. Neighbours of one role count as one.
+    'again' (nothing new), 'user_then_prefill', and so on. Neighbours of one role count as one.
     """
-    roles = [role for role, _ in groupby(message["role"] for message in new_messages)]
+    roles = [role for role, _ in groupby(message["role"] for message in new_messages)] + ["prefill"] * prefilled
     answered = roles[:1] == ["tool"]
     parallel = len(reply.tool_calls) > 1
     if not reply.tool_calls:
@@ -151,13 +154,27 @@ def tail_of(renderer: Renderer, c: Continuation, mode: Mode) -> Tail | Fork:
     fork = Fork("sentinel_lost")
     for stand_in in _stand_ins(c.reply, sentinel):
         try:
-            text = renderer.render([*context, stand_in, *c.new_messages], c.tools, c.kwargs)
+            text = render_whole(renderer, [*context, stand_in, *c.new_messages], c)
         except TemplateError:
             return Fork("template_refused")
         if text.count(sentinel) == 1:
             return _cut(renderer, text.partition(sentinel)[2], c.new_messages)
         fork = Fork("sentinel_lost" if sentinel not in text else "sentinel_repeated")
     return fork
+
+
+def render_whole(
+    renderer: Renderer, messages: list[dict], c: Continuation, kwargs: Mapping[str, Any] | None = None
+) -> str:
+    """Render messages as the next prompt of `c`: up to the generation prompt, or up to the end of its prefill.
+
+    Raises:
+        TemplateError: the template refuses.
+    """
+    kwargs = c.kwargs if kwargs is None else kwargs
+    if c.prefill is None:
+        return renderer.render(messages, c.tools, kwargs)
+    return render_open(renderer, messages, c.prefill, c.tools, kwargs)
 
 
 def _cut(renderer: Renderer, text: str, new_messages: Sequence[dict]) -> Tail | Fork:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from slime_agl.chat.delta import Continuation
 from slime_agl.chat.messages import Reply, ToolCall, reply_message
@@ -19,11 +20,17 @@ KINDS = (
     "parallel_tools",
     "tool_then_user",
     "parallel_tools_then_user",
+    "tool_then_system",
     "call_then_user",
     "parallel_calls_then_user",
+    "user_then_prefill",
+    "tool_then_prefill",
 )
+LONGEST_KIND = 4
+USER = {"role": "user", "content": "Is the harbour free?"}
 _SYSTEM = {"role": "system", "content": "You keep a lighthouse."}
-_USER = {"role": "user", "content": "Is the harbour free?"}
+_OPENED = "The harbour is"
+_HEADS = ("tool", "parallel_tools", "call", "parallel_calls")
 _NEXT = {
     "user": {"role": "user", "content": "And tomorrow?\n\nPlease say."},
     "system": {"role": "system", "content": "Answer in one line."},
@@ -38,8 +45,16 @@ class Probe:
     words: str
 
 
-def probes(kind: str, *, reasoning: bool, shows_calls: bool) -> Iterator[Probe]:
-    """Yield continuations of one kind: first turn, after talk, after tools, within a chain of tools.
+def can_try(kind: str) -> bool:
+    """Say whether there are probes of this kind: results of calls first, then users and systems, a prefill last."""
+    head, *rest = parts = kind.split("_then_")
+    speakers = rest if head in _HEADS else parts
+    speakers = speakers[:-1] if speakers[-1:] == ["prefill"] else speakers
+    return kind == "again" or (len(parts) <= LONGEST_KIND and all(role in _NEXT for role in speakers))
+
+
+def probes(kind: str, kwargs: Mapping[str, Any], *, reasoning: bool, shows_calls: bool) -> Iterator[Probe]:
+    """Yield continuations of one kind: first turn, after talk, after tools, within a chain of tools, and said twice.
 
     shows_calls: the template writes calls. A turn that calls says nothing beside, because some templates
     move such text behind the results; where no call is shown, its text is all there is to find it by.
@@ -48,8 +63,13 @@ def probes(kind: str, *, reasoning: bool, shows_calls: bool) -> Iterator[Probe]:
     words = VALUE if calls and shows_calls else ANSWER
     reply = Reply("" if words == VALUE else ANSWER, THOUGHT if reasoning else "", calls)
     new_messages = _new_messages(kind, calls)
-    for context, tools in _contexts(reasoning, needs_tools=bool(calls)):
-        yield Probe(Continuation(context, reply, new_messages, tools, {}, None), words)
+    prefill = _OPENED if kind.endswith("prefill") else None
+    contexts = list(_contexts(reasoning, needs_tools=bool(calls)))
+    cases = [(context, tools, new_messages) for context, tools in contexts]
+    if new_messages:
+        cases.append((*contexts[0], [message for message in new_messages for _ in range(2)]))
+    for context, tools, new in cases:
+        yield Probe(Continuation(context, reply, new, tools, dict(kwargs), None, prefill), words)
 
 
 def calls_of(kind: str) -> tuple[ToolCall, ...]:
@@ -60,21 +80,21 @@ def calls_of(kind: str) -> tuple[ToolCall, ...]:
 
 
 def _new_messages(kind: str, calls: tuple[ToolCall, ...]) -> list[dict]:
-    head, _, _ = kind.partition("_then_")
+    head, *_ = parts = kind.split("_then_")
     results = [_result(call) for call in calls] if head in ("tool", "parallel_tools") else []
-    return results + [_NEXT[role] for role in kind.split("_then_") if role in _NEXT]
+    return results + [_NEXT[role] for role in parts if role in _NEXT]
 
 
 def _contexts(reasoning: bool, *, needs_tools: bool) -> Iterator[tuple[list[dict], list[dict] | None]]:
     earlier = ToolCall("probe0000", "probe_tool", '{"probe": "old lamp"}')
     thought = "an older thought" if reasoning else ""
-    called = [_SYSTEM, _USER, reply_message(Reply("", thought, (earlier,))), _result(earlier)]
-    talked = [reply_message(Reply("It is.", thought, ())), _USER]
+    called = [_SYSTEM, USER, reply_message(Reply("", thought, (earlier,))), _result(earlier)]
+    talked = [reply_message(Reply("It is.", thought, ())), USER]
     if not needs_tools:
-        yield [_USER], None
-        yield [_SYSTEM, _USER, *talked], None
-    yield [_USER], PROBE_TOOLS
-    yield [_SYSTEM, _USER, *talked], PROBE_TOOLS
+        yield [USER], None
+        yield [_SYSTEM, USER, *talked], None
+    yield [USER], PROBE_TOOLS
+    yield [_SYSTEM, USER, *talked], PROBE_TOOLS
     yield [*called, *talked], PROBE_TOOLS
     yield called, PROBE_TOOLS
 

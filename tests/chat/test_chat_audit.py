@@ -5,76 +5,81 @@ from collections.abc import Callable
 
 import pytest
 
-from slime_agl.chat.audit import AuditReport, audit
+from slime_agl.chat.audit import TemplateAudit, audit
 from slime_agl.chat.probes import KINDS
 from slime_agl.chat.renderer import Renderer
 
-Reports = Callable[[str], AuditReport]
+Reports = Callable[[str], TemplateAudit]
 
 
 @pytest.fixture(scope="module")
 def reports(renderers: Callable[..., Renderer]) -> Reports:
-    made: dict[str, AuditReport] = {}
+    made: dict[str, TemplateAudit] = {}
 
-    def report(name: str) -> AuditReport:
+    def plan(name: str) -> TemplateAudit:
         if name not in made:
             made[name] = audit(renderers(name))
         return made[name]
 
-    return report
+    return plan
 
 
 def test_chatml_is_proven_short_for_every_kind(reports: Reports) -> None:
-    report = reports("chatml")
-    assert {kind: report.mode(kind) for kind in KINDS} == dict.fromkeys(KINDS, "short")
-    assert (report.closes_turns, report.tools, report.parallel_calls, report.reasoning) == (True, True, True, True)
-    assert report.stop_tokens == ("<|im_end|>",)
+    plan = reports("chatml")
+    assert {kind: plan.mode(kind) for kind in KINDS} == dict.fromkeys(KINDS, "short")
+    assert (plan.report.closes_turns, plan.report.tools, plan.report.parallel_calls, plan.report.reasoning) == (
+        True,
+        True,
+        True,
+        True,
+    )
+    assert plan.report.stop_tokens == ("<|im_end|>",)
 
 
 def test_reasoning_dropped_at_a_user_turn_is_named_with_its_remedy(reports: Reports) -> None:
-    report = reports("chatml")
-    assert report.rewrites("user", reasoning=True)
-    assert not report.rewrites("user", reasoning=False)
-    assert not report.rewrites("tool", reasoning=True)
-    assert report.history_kwargs == {"preserve_thinking": True}
+    plan = reports("chatml")
+    assert plan.rewrites("user", reasoning=True)
+    assert not plan.rewrites("user", reasoning=False)
+    assert not plan.rewrites("tool", reasoning=True)
+    assert plan.report.history_kwargs == {"preserve_thinking": True}
 
 
 def test_the_remedy_is_taken_when_it_is_set(renderers: Callable[..., Renderer]) -> None:
-    report = audit(renderers("chatml", template_kwargs={"preserve_thinking": True}))
-    assert not report.rewrites("user", reasoning=True)
-    assert report.history_kwargs == {}
+    plan = audit(renderers("chatml", template_kwargs={"preserve_thinking": True}))
+    assert not plan.rewrites("user", reasoning=True)
+    assert plan.report.history_kwargs == {}
 
 
 def test_a_prompt_that_opens_reasoning_is_seen_and_rewritten_by_the_next_prompt(
     renderers: Callable[..., Renderer],
 ) -> None:
-    report = audit(renderers("chatml", template_kwargs={"think": True}))
-    assert report.opens_think
-    assert report.rewrites("user", reasoning=False)
+    plan = audit(renderers("chatml", template_kwargs={"think": True}))
+    assert plan.report.opens_think
+    assert plan.rewrites("user", reasoning=False)
 
 
 def test_a_role_opener_is_told_from_a_closer(reports: Reports) -> None:
-    report = reports("role_opener")
-    assert not report.closes_turns
-    assert [report.mode(kind) for kind in ("user", "tool", "parallel_tools")] == ["short"] * 3
-    assert report.kinds["again"].reason == "no_marker", "nothing but an opener ends a turn, and none follows"
+    plan = reports("role_opener")
+    assert not plan.closes_turns
+    assert [plan.mode(kind) for kind in ("user", "tool", "parallel_tools")] == ["short"] * 3
+    assert plan.report.kinds["again"].reason == "no_marker", "nothing but an opener ends a turn, and none follows"
 
 
 def test_a_template_that_looks_back_needs_the_real_context(reports: Reports) -> None:
-    report = reports("looks_back")
-    assert (report.mode("user"), report.mode("tool"), report.kinds["tool"].reason) == ("short", "real", "tail_differs")
+    plan = reports("looks_back")
+    assert (plan.mode("user"), plan.mode("tool"), plan.report.kinds["tool"].reason) == ("short", "real", "tail_differs")
 
 
 def test_what_a_strict_template_refuses_forks_with_that_reason(reports: Reports) -> None:
-    report = reports("strict")
-    assert (report.mode("user"), report.mode("tool"), report.kinds["tool"].reason) == (
+    plan = reports("strict")
+    assert (plan.mode("user"), plan.mode("tool"), plan.report.kinds["tool"].reason) == (
         "short", "fork", "template_refused",
     )  # fmt: skip
 
 
 def test_a_template_without_tools_says_so_and_still_takes_results(reports: Reports) -> None:
-    report = reports("plain")
-    assert (report.tools, report.parallel_calls, report.mode("tool")) == (False, False, "short")
+    plan = reports("plain")
+    assert (plan.report.tools, plan.report.parallel_calls, plan.mode("tool")) == (False, False, "short")
 
 
 def test_a_kind_that_was_not_tried_forks(reports: Reports) -> None:
@@ -88,26 +93,26 @@ def test_ids_of_nine_letters_are_noticed(chatml: Renderer) -> None:
         "{% if c.id | length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif %}{{ c.function.arguments }}"
         "{% endfor %}{{ m.content }}<|im_end|>{% endfor %}"
     )
-    assert audit(Renderer(chatml._tokenizer, chat_template=picky)).nine_letter_ids
-    assert not audit(chatml).nine_letter_ids
+    assert audit(Renderer(chatml._tokenizer, chat_template=picky)).report.nine_letter_ids
+    assert not audit(chatml).report.nine_letter_ids
 
 
 def test_a_report_can_be_written_as_json(reports: Reports) -> None:
-    written = json.loads(json.dumps(reports("chatml").as_dict()))
+    written = json.loads(json.dumps(reports("chatml").report.as_dict()))
     assert written["kinds"]["tool"] == {"mode": "short", "reason": "", "keeps_plain": True, "keeps_reasoning": True}
 
 
 def test_qwen3_is_proven_with_its_real_vocabulary_and_template(qwen: Renderer) -> None:
-    report = audit(qwen)
-    assert {report.mode(kind) for kind in KINDS} == {"short"}
-    assert report.rewrites("user", reasoning=True)
-    assert not report.rewrites("tool", reasoning=True)
+    plan = audit(qwen)
+    assert {plan.mode(kind) for kind in KINDS} == {"short"}
+    assert plan.rewrites("user", reasoning=True)
+    assert not plan.rewrites("tool", reasoning=True)
 
 
 def test_smollm2_is_proven_for_every_kind(smollm2: Renderer) -> None:
-    report = audit(smollm2)
-    assert {report.mode(kind) for kind in KINDS} == {"short"}
-    assert not report.tools
+    plan = audit(smollm2)
+    assert {plan.mode(kind) for kind in KINDS} == {"short"}
+    assert not plan.report.tools
 
 
 @pytest.mark.parametrize(
