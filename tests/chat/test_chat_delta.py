@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slime_agl.chat.audit import AuditReport, audit
+from slime_agl.chat.audit import TemplateAudit, audit
 from slime_agl.chat.delta import Continuation, Delta, DeltaEncoder, Fork, kind_of
 from slime_agl.chat.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.probes import KINDS
@@ -227,17 +227,17 @@ def _json(value: dict) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-PLANS: dict[str, tuple[Renderer, AuditReport]] = {}
+PLANS: dict[str, tuple[Renderer, TemplateAudit]] = {}
 
 
-def plan_of(name: str, renderers: Callable[..., Renderer]) -> tuple[Renderer, AuditReport]:
+def plan_of(name: str, renderers: Callable[..., Renderer]) -> tuple[Renderer, TemplateAudit]:
     if name not in PLANS:
         renderer = renderers(name)
         PLANS[name] = (renderer, audit(renderer))
     return PLANS[name]
 
 
-def assert_is_tail_of_the_full_render(renderer: Renderer, plan: AuditReport, c: Continuation) -> None:
+def assert_is_tail_of_the_full_render(renderer: Renderer, plan: TemplateAudit, c: Continuation) -> None:
     delta = DeltaEncoder(renderer, plan).delta(c)
     if isinstance(delta, Fork):
         return
