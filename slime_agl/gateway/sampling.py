@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from slime_agl.engine.base import Engine, EngineRequest
@@ -15,6 +15,7 @@ from slime_agl.gateway.calls import Call
 from slime_agl.gateway.refusal import bad_field, context_overflow
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.session import Session, ids_json, joined_json
+from slime_agl.gateway.stops import Stops
 from slime_agl.trace.turn import ABORT, LENGTH, Sampled
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
@@ -46,11 +47,18 @@ class Sampler:
     """Asks the engine for tokens.
 
     policy: 'trainer' or 'agent', whose temperature, top_p and other sampling parameters count.
-    context_limit: the engine's own limit in tokens, None when unknown.
+    context_limit: the engine's own limit in tokens, None when unknown. decode: ids to text, special tokens too.
     """
 
-    def __init__(self, engine: Engine, *, policy: Literal["trainer", "agent"], context_limit: int | None) -> None:
-        self._engine, self._policy, self._context_limit = engine, policy, context_limit
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        policy: Literal["trainer", "agent"],
+        context_limit: int | None,
+        decode: Callable[[Sequence[int]], str],
+    ) -> None:
+        self._engine, self._policy, self._context_limit, self._decode = engine, policy, context_limit, decode
 
     def params(self, session: Session, request: TurnRequest, prompt_length: int) -> dict[str, Any]:
         """SGLang sampling parameters of a turn.
@@ -96,9 +104,13 @@ class Sampler:
             InvariantError: the engine was shown another prompt than it was sent, or its answer lacks replay data.
         """
         limit = params["max_new_tokens"]
+        stops = Stops.of(params, self._decode)
         pause = FIRST_PAUSE
         while True:
-            part = await self._ask(session, call, draft, {**params, "max_new_tokens": limit - draft.length})
+            asked = {**params, "max_new_tokens": limit - draft.length}
+            if draft.parts and stops.strings:
+                asked["stop"] = stops.after(draft.parts)
+            part = stops.settled(draft.parts, await self._ask(session, call, draft, asked))
             draft.add(part)
             if part.finish != ABORT or not call.wanted:
                 return

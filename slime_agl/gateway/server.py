@@ -132,7 +132,12 @@ class Gateway:
         self._stack.push_async_callback(parts.engine.close)
         await parts.engine.start()
         self.engine_info = await parts.engine.info()
-        sampler = Sampler(parts.engine, policy=parts.policy, context_limit=self.engine_info.context_length)
+        sampler = Sampler(
+            parts.engine,
+            policy=parts.policy,
+            context_limit=self.engine_info.context_length,
+            decode=parts.renderer.decode,
+        )
         maker = TurnMaker(
             sampler=sampler, renderer=parts.renderer, delta=parts.delta, parser=parts.parser, sink=parts.sink
         )

@@ -135,13 +135,14 @@ def check_sample(sample: Sample, segment: Segment) -> None:
 
 
 def _meta_info(part: Sampled) -> dict[str, Any]:
-    """The part of SGLang's meta_info that `append_response_tokens` reads."""
+    """The part of SGLang's meta_info that `append_response_tokens` reads. Weights that sampled nothing are not named."""
     info: dict[str, Any] = {**part.meta, **top_p_meta(part)}
     info["finish_reason"] = {"type": part.finish}
     info["prompt_tokens"] = part.prompt_tokens
     info["cached_tokens"] = part.cached_tokens
     info["completion_tokens"] = len(part.ids)
-    if part.weight_version:
+    info.pop("weight_version", None)
+    if part.weight_version and len(part.ids):
         info["weight_version"] = part.weight_version
     return info
 
