@@ -20,7 +20,7 @@ class ReplyParser:
     """Parses turns of one model.
 
     tool_call_parser, reasoning_parser: names of sglang's parsers. Without a name, or without
-    sglang, the built-in ones read `<tool_call>` (JSON or XML) and `<think>`.
+    sglang, the built-in ones read `<tool_call>` (JSON or XML) and `<think>`. readers: which are in use.
 
     Raises:
         ConfigError: sglang is installed and knows no parser of that name.
@@ -32,6 +32,10 @@ class ReplyParser:
         self._renderer = renderer
         self._calls = _from_sglang(SglangCalls, tool_call_parser)
         self._reasoning = _from_sglang(SglangReasoning, reasoning_parser)
+        self.readers = {
+            "tool_calls": f"sglang's {tool_call_parser}" if self._calls else "built-in",
+            "reasoning": f"sglang's {reasoning_parser}" if self._reasoning else "built-in",
+        }
 
     def parse(
         self,

@@ -8,6 +8,7 @@ import sys
 import click
 
 from slime_agl import __version__
+from slime_agl.cli.audit import audit
 from slime_agl.cli.check import check
 from slime_agl.cli.demo import demo
 from slime_agl.cli.doctor import doctor
@@ -35,6 +36,7 @@ def main() -> None:
 
 
 main.add_command(check)
+main.add_command(audit)
 main.add_command(demo)
 main.add_command(doctor)
 main.add_command(engine)

@@ -83,7 +83,7 @@ FAMILIES = {
 STOPS = {
     "qwen": ("<|endoftext|>",),
     "qwen3.6": ("<|endoftext|>",),
-    "gpt-oss": ("<|call|>", "<|end|>"),
+    "gpt-oss": ("<|call|>",),
     "llama3": ("<|eom_id|>",),
     "glm": ("<|user|>", "<|observation|>"),
 }

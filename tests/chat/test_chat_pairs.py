@@ -40,7 +40,9 @@ EXCEPTIONS = {
     "qwen3.5": SYSTEM_REFUSED,
     "qwen3.6": SYSTEM_REFUSED,
     "deepseek-v3": LOOKS_BACK,
-    "gpt-oss": {kind: "fork: tail_differs" for kind in ONE_CALL_ONLY},
+    # <|end|> closes the turns of a history, but is no token that ends a turn of the model.
+    "gpt-oss": {kind: "fork: marker_misplaced" for kind in ONE_CALL_ONLY}
+    | dict.fromkeys(("user", "again", "system", "system_then_user", "user_then_prefill"), NO_MARKER),
     "llama3.1": ONE_CALL_ONLY,
     "llama3.2": ONE_CALL_ONLY,
     "glm4.5": OPENERS,

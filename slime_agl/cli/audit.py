@@ -1,0 +1,77 @@
+"""`slime-agl audit`: what a chat template does to tokens, before any GPU is booked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slime_agl.errors import ConfigError
+
+
+def _object(_: Any, __: Any, text: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; write a JSON object such as '{{\"enable_thinking\": false}}'") from error
+    if not isinstance(value, dict):
+        raise click.BadParameter(f"it is a {type(value).__name__}, not an object")
+    return value
+
+
+@click.command()
+@click.option("--model", required=True, help="'smollm2', or what --hf-checkpoint names.")
+@click.option(
+    "--chat-template",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="As slime's --chat-template-path.",
+)
+@click.option("--kwargs", callback=_object, help="Template variables, a JSON object (--apply-chat-template-kwargs).")
+@click.option(
+    "--history", type=click.Choice(["append", "template"]), default="append", show_default=True, help="As agl.history."
+)
+@click.option("--tool-call-parser", help="As --sglang-tool-call-parser.")
+@click.option("--reasoning-parser", help="As --sglang-reasoning-parser.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def audit(
+    model: str, chat_template: Path | None, kwargs: dict[str, Any], history: str, tool_call_parser: str | None,
+    reasoning_parser: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Try a model's chat template and say for which requests the next prompt can be the held tokens and a little more.
+
+    A request that forks is served and trained as well, with a prompt of its own: its history is encoded anew and
+    becomes a further Sample. Exit status: 0 nothing forks, 1 something does, 2 the template could not be tried.
+    """
+    # Imported here: transformers takes seconds, which `slime-agl --help` need not wait for.
+    from slime_agl.chat.audit import audit as try_template
+    from slime_agl.chat.loader import load_tokenizer, stop_ids_of
+    from slime_agl.chat.parse import ReplyParser
+    from slime_agl.chat.renderer import Renderer
+    from slime_agl.chat.roundtrip import round_trips
+    from slime_agl.cli.audit_report import Findings, show
+
+    path = _path(model)
+    template = chat_template.read_text(encoding="utf-8") if chat_template else None
+    renderer = Renderer(
+        load_tokenizer(path), chat_template=template, template_kwargs=kwargs, extra_stop_ids=stop_ids_of(path)
+    )
+    parser = ReplyParser(renderer, tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser)
+    found = Findings(model, try_template(renderer).report, history, parser.readers, round_trips(renderer, parser))
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        show(found)
+    sys.exit(1 if found.forks else 0)
+
+
+def _path(model: str) -> str:
+    from slime_agl.local.smollm2 import NAME, resolve_model
+
+    if model == NAME:
+        return str(resolve_model(model))
+    if not Path(model).exists():
+        raise ConfigError(f"--model {model!r} does not exist; give a checkpoint directory, a .gguf file, or {NAME!r}")
+    return model

@@ -1,0 +1,166 @@
+"""What `slime-agl audit` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slime_agl.chat.report import AuditReport, KindReport
+from slime_agl.chat.roundtrip import NOT_SHOWN
+
+REFUSED = "template_refused"
+REASONS = {
+    REFUSED: "the template takes none",
+    "no_marker": "no stop token is written after it",
+    "tail_differs": "depends on what the turn said",
+    "sentinel_lost": "the turn is not shown",
+    "sentinel_repeated": "the turn is shown more than once",
+    "marker_merged": "the stop token merges with what follows",
+    "marker_misplaced": "a stop token stands within the turn",
+}
+WHAT = {
+    "again": "the same again",
+    "call": "call left open",
+    "parallel_calls": "calls left open",
+    "tool": "tool result",
+    "parallel_tools": "results of parallel calls",
+    "prefill": "begun answer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """readers: what reads calls and reasoning. trips: see `round_trips`."""
+
+    model: str
+    report: AuditReport
+    history: str
+    readers: Mapping[str, str]
+    trips: Mapping[str, str]
+
+    @property
+    def forks(self) -> dict[str, str]:
+        """Kinds that fork, and why. Under history 'template' also those at which the history would be rewritten."""
+        return {kind: why for kind, found in self.report.kinds.items() if (why := self.fork(found))}
+
+    def fork(self, found: KindReport) -> str:
+        """Why a kind forks, '' when it does not."""
+        if found.mode == "fork":
+            return found.reason
+        rewritten = found.rewrites(reasoning=False) or found.rewrites(reasoning=True)
+        return "history_rewritten" if self.history == "template" and rewritten else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "history": self.history,
+            **self.report.as_dict(),
+            "forks": self.forks,
+            "parsers": dict(self.readers),
+            "round_trips": {name: what or "ok" for name, what in self.trips.items()},
+        }
+
+
+def show(found: Findings) -> None:
+    """Print the findings to stdout."""
+    console = Console(highlight=False)
+    console.print(Text.assemble("chat template of ", (found.model, "bold")))
+    console.print(_facts(found))
+    console.print()
+    console.print(_kinds(found))
+    console.print()
+    for note in _notes(found):
+        console.print(note)
+
+
+def _facts(found: Findings) -> Table:
+    report = found.report
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    stops = " ".join(report.stop_tokens) or "none"
+    calls = "several calls a turn" if report.parallel_calls else "one call a turn"
+    thinks = "can be shown again" if report.reasoning else "never shown again"
+    rows = [
+        ("a turn ends with", stops if report.closes_turns else f"{stops} (the next one opens it)"),
+        ("tools", f"shown; {calls}" if report.tools else f"not shown; {calls}"),
+        ("reasoning", thinks + ("; the prompt opens <think>" if report.opens_think else "")),
+        ("tool-call ids", "of nine letters and digits only (ours are)" if report.nine_letter_ids else "of any kind"),
+        (f"calls by {found.readers['tool_calls']}", _trips(found, "call", "parallel_calls")),
+        (f"reasoning by {found.readers['reasoning']}", _trips(found, "reasoning", "reasoning_and_call")),
+    ]
+    for name, value in rows:
+        table.add_row(name, value if isinstance(value, Text) else Text(value))
+    return table
+
+
+def _trips(found: Findings, *names: str) -> Text:
+    if all(found.trips[name] == NOT_SHOWN for name in names):
+        return Text(NOT_SHOWN, "dim")
+    out = Text()
+    for name in names:
+        what = found.trips[name]
+        style = "green" if not what else "dim" if what == NOT_SHOWN else "red"
+        verdict = "read back" if not what else "not shown" if what == NOT_SHOWN else "not read"
+        out.append("; " if out else "").append(f"{name.replace('_', ' ')}: ").append(verdict, style)
+    return out
+
+
+def _kinds(found: Findings) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("what comes after a turn", no_wrap=True)
+    table.add_column("held tokens", no_wrap=True)
+    table.add_column("earlier turns, to the template")
+    for kind, one in found.report.kinds.items():
+        table.add_row(_words(kind), _verdict(found, one), _history(found, one))
+    return table
+
+
+def _words(kind: str) -> str:
+    return ", ".join(WHAT.get(part, part) for part in kind.split("_then_"))
+
+
+def _verdict(found: Findings, one: KindReport) -> Text:
+    if one.reason == REFUSED:
+        return Text("refused", "bold red")
+    if found.fork(one):
+        return Text("fork", "bold yellow")
+    return Text("extended", "green") if one.mode == "short" else Text("extended *", "green")
+
+
+def _history(found: Findings, one: KindReport) -> Text:
+    if one.mode == "fork":
+        return Text(REASONS.get(one.reason, one.reason))
+    if one.rewrites(reasoning=False):
+        return Text("rewritten")
+    return Text("without their reasoning" if one.rewrites(reasoning=True) else "as sampled", "dim")
+
+
+def _notes(found: Findings) -> list[Text]:
+    kinds = found.report.kinds.values()
+    notes = []
+    if any(one.reason == REFUSED for one in kinds):
+        notes.append("refused: the agent gets a 400 with the template's own words.")
+    if any(found.fork(one) and one.reason != REFUSED for one in kinds):
+        notes.append("fork: such a request gets a prompt of its own, and becomes a Sample of its own.")
+    if any(one.mode == "real" for one in kinds):
+        notes.append("* the template looks back: each such turn renders the whole conversation.")
+    if any(one.rewrites(reasoning=True) for one in kinds if one.mode != "fork"):
+        notes.append(
+            "agl.history: append keeps earlier turns as sampled, whatever the template writes."
+            if found.history == "append"
+            else "agl.history: template forks where earlier turns would be rewritten."
+        )
+    if found.report.history_kwargs:
+        kwargs = json.dumps(dict(found.report.history_kwargs))
+        notes.append(f"--apply-chat-template-kwargs '{kwargs}' keeps reasoning.")
+    if any(what not in ("", NOT_SHOWN) for what in found.trips.values()):
+        notes.append("not read: the text goes to the agent as it is; name the model's parsers (--tool-call-parser,")
+        notes.append("--reasoning-parser). --json says what was read instead.")
+    return [Text(note) for note in notes]
