@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slime_agl.chat.messages import END_THINK, Reply, ToolCall, split_think
-from slime_agl.chat.parse_builtin import OPEN, Calls, IllFormed, read_calls
+from slime_agl.chat.parse_builtin import FUNCTION, OPEN, Calls, IllFormed, read_calls
+from slime_agl.chat.parse_harmony import NAME as HARMONY
+from slime_agl.chat.parse_harmony import HarmonyCalls, HarmonyReasoning
 from slime_agl.chat.parse_sglang import SglangCalls, SglangReasoning
 from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import ConfigError
@@ -20,7 +22,8 @@ class ReplyParser:
     """Parses turns of one model.
 
     tool_call_parser, reasoning_parser: names of sglang's parsers. Without a name, or without
-    sglang, the built-in ones read `<tool_call>` (JSON or XML) and `<think>`. readers: which are in use.
+    sglang, the built-in ones read `<tool_call>` (JSON or XML) and `<think>`; 'gpt-oss' is always built in.
+    readers: which are in use.
 
     Raises:
         ConfigError: sglang is installed and knows no parser of that name.
@@ -30,11 +33,11 @@ class ReplyParser:
         self, renderer: Renderer, *, tool_call_parser: str | None = None, reasoning_parser: str | None = None
     ) -> None:
         self._renderer = renderer
-        self._calls = _from_sglang(SglangCalls, tool_call_parser)
-        self._reasoning = _from_sglang(SglangReasoning, reasoning_parser)
+        self._calls = _named(SglangCalls, HarmonyCalls, tool_call_parser)
+        self._reasoning = _named(SglangReasoning, HarmonyReasoning, reasoning_parser)
         self.readers = {
-            "tool_calls": f"sglang's {tool_call_parser}" if self._calls else "built-in",
-            "reasoning": f"sglang's {reasoning_parser}" if self._reasoning else "built-in",
+            "tool_calls": _reader(self._calls, tool_call_parser),
+            "reasoning": _reader(self._reasoning, reasoning_parser),
         }
 
     def parse(
@@ -99,19 +102,26 @@ class ReplyParser:
             if OPEN not in text:
                 raise
         else:
-            if text.count(OPEN) <= len(found.calls):
+            if text.count(OPEN) <= len(found.calls) and (found.calls or FUNCTION not in text):
                 return found
-        # sglang drops calls of tools it was not told of; the agent should hear of those too.
+        # There is call syntax that sglang passes over.
         return read_calls(text, tools)
 
 
-def _from_sglang(parser: type, name: str | None) -> Any:
-    if not name:
-        return None
+def _named(sglangs: type, harmony: type, name: str | None) -> Any:
+    """The parser of that name; None for the built-in one."""
+    if not name or name == HARMONY:
+        return harmony() if name else None
     try:
-        return parser(name)
+        return sglangs(name)
     except ConfigError:
         raise
     except Exception as error:  # importing sglang starts GPU libraries, which fail in ways of their own
         logger.warning("sglang's parser %r is not available (%s); the built-in one is used", name, error)
         return None
+
+
+def _reader(parser: Any, name: str | None) -> str:
+    if parser is None:
+        return "built-in"
+    return f"built-in for {name}" if name == HARMONY else f"sglang's {name}"

@@ -15,6 +15,7 @@ from typing import Any
 from slime_agl.errors import SlimeAglError
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+FUNCTION = "<function="
 _START = re.compile(r"<tool_call>\s*|(?=<function=)")
 _END = re.compile(r"\s*</tool_call>")
 _FUNCTION = re.compile(r"<function=([^>\s]+)\s*>(.*?)</function>", re.DOTALL)
@@ -101,7 +102,7 @@ def object_text(arguments: Any) -> str:
 
 def _read_call(text: str, at: int, tools: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], int]:
     """Read the call that begins at `at`. Return it and the position after it."""
-    if text.startswith("<function=", at):
+    if text.startswith(FUNCTION, at):
         match = _FUNCTION.match(text, at)
         if match is None:
             raise IllFormed("<function= is not closed")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from os.path import commonprefix
 from typing import Any
 
-from slime_agl.chat.messages import THINK, Reply, reply_message
+from slime_agl.chat.messages import END_THINK, THINK, Reply, reply_message
 from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.probes import ANSWER, THOUGHT, USER, calls_of
 from slime_agl.chat.proofs import shown
@@ -33,27 +33,28 @@ def round_trips(renderer: Renderer, parser: ReplyParser) -> dict[str, str]:
 
 
 def _trip(renderer: Renderer, parser: ReplyParser, said: Reply) -> str:
-    opened = shown(renderer, [USER], PROBE_TOOLS, {}, True)
-    written = shown(renderer, [USER, reply_message(said)], PROBE_TOOLS, {})
+    opened = renderer.encode(shown(renderer, [USER], PROBE_TOOLS, {}, True))
+    written = renderer.encode(shown(renderer, [USER, reply_message(said)], PROBE_TOOLS, {}))
     prompt = commonprefix([opened, written])
-    text = _turn(renderer, written[len(prompt) :])
-    wanted = [*(call.arguments for call in said.tool_calls), said.reasoning]
-    if not all(_word(one) in text for one in wanted):
+    ids = _turn(renderer, written[len(prompt) :])
+    text = renderer.decode(ids)
+    if not all(_word(one) in text for one in [*(call.arguments for call in said.tool_calls), said.reasoning]):
         return NOT_SHOWN
     reply = parser.parse(
-        renderer.encode(text),
+        ids,
         finish=STOP,
         tools=PROBE_TOOLS,
-        prompt_opens_think=prompt.rstrip().endswith(THINK),
+        # A history writes `</think>` alone where the generation prompt would have opened the reasoning.
+        prompt_opens_think=renderer.decode(prompt[-8:]).rstrip().endswith(THINK) or text.lstrip().startswith(END_THINK),
         mint=lambda number: said.tool_calls[number].id if number < len(said.tool_calls) else "more",
     )
     return _difference(said, reply)
 
 
-def _turn(renderer: Renderer, written: str) -> str:
-    """What a model samples of `written`: all through the first stop token."""
-    ends = [at + len(token) for token in renderer.stop_tokens if (at := written.find(token)) >= 0]
-    return written[: min(ends)] if ends else written
+def _turn(renderer: Renderer, written: list[int]) -> list[int]:
+    """What a model samples of `written`: all through the first stop id."""
+    end = next((at for at, token in enumerate(written, 1) if token in renderer.stop_ids), len(written))
+    return written[:end]
 
 
 def _difference(said: Reply, read: Reply) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -264,6 +265,9 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
     module("sglang.srt.entrypoints")
     module("sglang.srt.entrypoints.openai")
     module("sglang.srt.entrypoints.openai.protocol", Tool=SimpleNamespace)
+    module(
+        "sglang.srt.environ", envs=SimpleNamespace(SGLANG_FORWARD_UNKNOWN_TOOLS=SimpleNamespace(override=nullcontext))
+    )
     module("sglang.srt.function_call")
     module("sglang.srt.function_call.function_call_parser", FunctionCallParser=FakeCalls)
     module("sglang.srt.parser")
