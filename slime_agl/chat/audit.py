@@ -64,7 +64,7 @@ class TemplateAudit:
         key = (self._renderer.marker_ids, json.dumps(kwargs, sort_keys=True, default=repr))
         if key not in self._found:
             if len(self._found) >= VARIABLES_HELD:
-                del self._found[next(iter(self._found))]
+                self._found.pop(next(iter(self._found)), None)
             self._found[key] = {}
         return self._found[key]
 

@@ -11,7 +11,6 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -186,7 +185,7 @@ def _model(model: str, parser: str | None) -> Iterator[Finding]:
 
 
 def _template(renderer: Renderer) -> Finding:
-    report: Any = audit(renderer)
+    report = audit(renderer).report
     forks = [f"{kind} ({found.reason})" for kind, found in report.kinds.items() if found.mode == "fork"]
     kwargs = (
         f"; {dict(report.history_kwargs)} as --apply-chat-template-kwargs keeps reasoning"

@@ -8,6 +8,7 @@ from typing import Any
 
 from slime_agl.gateway import fields
 from slime_agl.gateway.anthropic_blocks import block_events, blocks_of, messages_of, system_message
+from slime_agl.gateway.begun import begun_text
 from slime_agl.gateway.chat_completions import forced_tool
 from slime_agl.gateway.protocol import event
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
@@ -67,8 +68,12 @@ class AnthropicMessages:
         thinking = fields.mapping(body, "thinking")
         output = fields.mapping(body, "output_config")
         _check_context(body)
+        messages = [*system_message(body.get("system") or ""), *messages_of(told)]
+        # In this protocol a last message of the assistant is always the beginning of the answer.
+        begun = None if forced else begun_text(messages)
         request = TurnRequest(
-            messages=[*system_message(body.get("system") or ""), *messages_of(told)],
+            messages=messages if begun is None else messages[:-1],
+            begun=begun,
             model=body.get("model") or self._model,
             tools=tools,
             template_kwargs=_thinking_kwargs(thinking) | fields.template_kwargs(body, output.get("effort")),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slime_agl.gateway import fields
+from slime_agl.gateway.begun import split_begun
 from slime_agl.gateway.chat_answers import ChatExchange
 from slime_agl.gateway.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
@@ -21,7 +22,16 @@ FIELDS = fields.Table(
     honoured=frozenset(
         {"messages", "model", "tools", "tool_choice", "parallel_tool_calls", "max_tokens", "max_completion_tokens"}
         | {"n", "stop", "stop_token_ids", "stream", "stream_options", "logprobs", "top_logprobs", "response_format"}
-        | {"regex", "ebnf", "chat_template_kwargs", "enable_thinking", "reasoning_effort", "return_token_ids"}
+        | {
+            "add_generation_prompt",
+            "continue_final_message",
+            "regex",
+            "ebnf",
+            "chat_template_kwargs",
+            "enable_thinking",
+            "reasoning_effort",
+            "return_token_ids",
+        }
         | fields.SAMPLING.keys()
     ),
     ignored=fields.BOOKKEEPING | ENGINE_BOOKKEEPING | {"prediction"},
@@ -29,8 +39,6 @@ FIELDS = fields.Table(
         "modalities": (["text"],),
         "verbosity": ("medium",),
         "logit_bias": ({},),
-        "add_generation_prompt": (True,),
-        "continue_final_message": (False,),
         "separate_reasoning": (True,),
         "stream_reasoning": (True,),
         "ignore_eos": (False,),
@@ -57,7 +65,12 @@ class ChatCompletions:
         messages = fields.objects(body, "messages")
         if not messages:
             raise bad_field("messages", "messages must be a non-empty list of objects")
+        messages, begun = split_begun(body, messages)
         tools, forced = _tools(body)
+        if forced and begun is not None:
+            raise bad_field(
+                "tool_choice", f"tool_choice {body['tool_choice']!r} begins an answer, as the last message does"
+            )
         options = fields.mapping(body, "stream_options")
         alternatives = fields.count(body, "top_logprobs", least=0, most=MOST_ALTERNATIVES)
         if alternatives is not None and not body.get("logprobs"):
@@ -77,6 +90,7 @@ class ChatCompletions:
             one_call=body.get("parallel_tool_calls") is False,
             forced=forced,
             return_ids=bool(body.get("return_token_ids")),
+            begun=begun,
         )
         return ChatExchange(
             request=request,

@@ -16,6 +16,7 @@ class Node:
     """A committed turn: the messages added since its parent, and its reply.
 
     added: as the agent sent them; normal: the same, normalised for the template.
+    unfinished: the length limit cut the turn within its text, so that more of it can be sampled.
     """
 
     index: int
@@ -26,6 +27,7 @@ class Node:
     tools: list[dict[str, Any]] | None
     kwargs: Mapping[str, Any]
     last_id: int | None
+    unfinished: bool = False
     children: list[Node] = field(default_factory=list)
 
     def context(self) -> list[Message]:
@@ -85,6 +87,21 @@ class Conversation:
         new = tuple(messages[consumed:])
         return Match(best, new, self._fork(best, messages, new, tools, kwargs))
 
+    def unfinished(
+        self, messages: Sequence[Message], tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], text: str
+    ) -> Node | None:
+        """Find the latest unfinished turn that answered `messages` and whose text `text` begins with."""
+        found: list[Node] = []
+        stack = [(root, 0) for root in self.roots if root.tools == tools and root.kwargs == kwargs]
+        while stack:
+            node, at = stack.pop()
+            answered = at + len(node.added) == len(messages)
+            if answered and node.unfinished and text.startswith(node.reply.text) and _tells(node, messages, at):
+                found.append(node)
+            end = self._end_of(node, messages, at)
+            stack.extend((child, end) for child in node.children if end is not None)
+        return max(found, key=lambda node: node.index, default=None)
+
     def _end_of(self, node: Node, messages: Sequence[Message], at: int) -> int | None:
         """Position after the node's reply in `messages`, or None when they do not tell the node's story."""
         reply_at = at + len(node.added)
@@ -93,10 +110,7 @@ class Conversation:
         reply = messages[reply_at]
         if reply.get("role") != "assistant" or not self._is_reply(node, reply):
             return None
-        for mine, theirs in zip(node.added, messages[at:reply_at], strict=True):
-            if mine is not theirs and not same_message(mine, theirs):
-                return None
-        return reply_at + 1
+        return reply_at + 1 if _tells(node, messages, at) else None
 
     def _is_reply(self, node: Node, message: Message) -> bool:
         for call in message.get("tool_calls") or ():
@@ -124,6 +138,12 @@ class Conversation:
         if not any(_same_system(root.added, messages) for root in self.roots):
             return "system_changed"
         return "history_edited"
+
+
+def _tells(node: Node, messages: Sequence[Message], at: int) -> bool:
+    """Say whether the messages from `at` on begin with those the turn was asked with."""
+    told = messages[at : at + len(node.added)]
+    return all(mine is theirs or same_message(mine, theirs) for mine, theirs in zip(node.added, told, strict=True))
 
 
 def _same_system(added: Sequence[Message], messages: Sequence[Message]) -> bool:

@@ -26,7 +26,7 @@ class TurnRequest:
     constraint: SGLang parameters for structured output. extra: further fields of the engine request.
     n: how many sibling turns. id_prefix: how the answer's id begins.
     one_call: the agent takes at most one tool call. forced: '' or the tool that must be called, ANY_TOOL for any.
-    return_ids: the agent wants the ids of its prompt.
+    return_ids: the agent wants the ids of its prompt. begun: how the answer begins, which the agent is not told again.
     """
 
     messages: list[dict[str, Any]]
@@ -46,6 +46,7 @@ class TurnRequest:
     one_call: bool = False
     forced: str = ""
     return_ids: bool = False
+    begun: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ from slime_agl.chat.images import images_of
 from slime_agl.chat.messages import Reply, normalise, reply_message
 from slime_agl.chat.opening import call_opening
 from slime_agl.chat.parse import ReplyParser
+from slime_agl.chat.prefill import render_open
 from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import EngineError, EngineRejected, InvariantError, TemplateError
+from slime_agl.gateway.begun import without_begun
 from slime_agl.gateway.calls import Call
 from slime_agl.gateway.conversation import Match, Message, Node
 from slime_agl.gateway.own_prompts import Start, TextNode, longest_held
@@ -27,7 +29,7 @@ from slime_agl.gateway.request import ANY_TOOL, Answer, TurnRequest
 from slime_agl.gateway.sampling import Draft, Sampler
 from slime_agl.gateway.session import Session, ids_json, joined_json
 from slime_agl.trace.ledger import Ledger
-from slime_agl.trace.turn import STOP, Media, Turn, token_array
+from slime_agl.trace.turn import LENGTH, STOP, Media, Turn, token_array
 
 THINK = "<think>"
 
@@ -44,7 +46,7 @@ class Prompt:
 
     node: that turn in the conversation. added, normal: the messages since then, as sent and as the template takes them.
     media: the images that `new_ids` show.
-    start: how a text that the agent made itself begins. begun: the part of the answer that `new_ids` ends with.
+    start: how a text that the agent made itself begins. begun: the part of the answer that the prompt ends with.
     """
 
     parent: int | None
@@ -131,9 +133,21 @@ class TurnMaker:
             return await self._text_prompt(session, request, request.prompt)
         if request.prompt is not None:
             return self._ids_prompt(session, request.prompt)
+        if request.begun is not None and (prompt := self._resumed(session, request, request.begun)):
+            return prompt
         match = session.conversation.match(request.messages, request.tools, request.template_kwargs)
         prompt = await self._chat_prompt(session, request, match)
         return self._opened(prompt, request) if request.forced else prompt
+
+    def _resumed(self, session: Session, request: TurnRequest, begun: str) -> Prompt | None:
+        """The prompt that goes on with a turn of ours: its ids as sampled, and the ids of what the agent wrote after."""
+        node = session.conversation.unfinished(request.messages, request.tools, request.template_kwargs, begun)
+        if node is None:
+            return None
+        written = token_array(self._renderer.encode(begun[len(node.reply.text) :]))
+        return self._extended(
+            session, node.index, written, node=node.parent, added=node.added, normal=node.normal, begun=begun
+        )
 
     async def _text_prompt(self, session: Session, request: TurnRequest, text: str) -> Prompt:
         start = session.own_prompts.start(text, session.ledger, self._renderer.decode)
@@ -174,18 +188,21 @@ class TurnMaker:
             if isinstance(delta, Delta):
                 return self._extended(
                     session, match.node.index, token_array(delta.ids), fork=fork, node=match.node, added=match.new,
-                    normal=normal, media=delta.media,
+                    normal=normal, media=delta.media, begun=request.begun or "",
                 )  # fmt: skip
             fork = delta.reason
             normal = (*match.node.context(), reply_message(match.node.reply), *normal)
         ids, media = await self._encode(list(normal), request)
         return self._extended(
-            session, None, token_array(ids), fork=fork, added=tuple(request.messages), normal=normal, media=media
+            session, None, token_array(ids), fork=fork, added=tuple(request.messages), normal=normal, media=media,
+            begun=request.begun or "",
         )
 
     async def _continue(self, node: Node, normal: tuple[Message, ...], request: TurnRequest) -> Delta | Fork:
         kwargs = dict(request.template_kwargs)
-        going_on = Continuation(node.context(), node.reply, list(normal), request.tools, kwargs, node.last_id)
+        going_on = Continuation(
+            node.context(), node.reply, list(normal), request.tools, kwargs, node.last_id, request.begun
+        )
         if not images_of(normal):
             return self._delta.delta(going_on)
         return await asyncio.get_running_loop().run_in_executor(self._encoders, self._delta.delta, going_on)
@@ -195,7 +212,11 @@ class TurnMaker:
         kwargs = dict(request.template_kwargs)
 
         def encode() -> tuple[list[int], Media | None]:
-            return self._renderer.shown(self._renderer.render(messages, request.tools, kwargs), messages)
+            if request.begun is None:
+                text = self._renderer.render(messages, request.tools, kwargs)
+            else:
+                text = render_open(self._renderer, messages, request.begun, request.tools, kwargs)
+            return self._renderer.shown(text, messages)
 
         return await asyncio.get_running_loop().run_in_executor(self._encoders, encode)
 
@@ -223,7 +244,7 @@ class TurnMaker:
             session.counters["ill_formed_replies"] += reply.ill_formed
         self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, session.ledger)
         shown = session.ledger.held(turn.index)[: prompt.length] if request.return_ids else None
-        return Answer(turn, reply, prompt.length, shown)
+        return Answer(turn, without_begun(reply, request.begun or ""), prompt.length, shown)
 
     def _remember(
         self, session: Session, turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply
@@ -263,9 +284,11 @@ class TurnMaker:
 
 def _node(turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Node:
     last = next((part.ids[-1] for part in reversed(turn.parts) if len(part.ids)), None)
+    unfinished = turn.finish == LENGTH and not (reply.tool_calls or reply.ill_formed) and bool(reply.text)
     return Node(
-        turn.index, prompt.node, prompt.added, prompt.normal, reply, request.tools, request.template_kwargs, last
-    )
+        turn.index, prompt.node, prompt.added, prompt.normal, reply, request.tools, request.template_kwargs, last,
+        unfinished,
+    )  # fmt: skip
 
 
 def _fork(session: Session, prompt: Prompt) -> str:
