@@ -36,12 +36,17 @@ class TemplateAudit:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._found: dict[tuple[frozenset[int], str], dict[str, KindReport]] = {}
+        self._closes: dict[frozenset[int], bool] = {}
         kinds = {kind: self.find(kind) for kind in KINDS}
         self.report = _report(renderer, kinds)
 
     @property
     def closes_turns(self) -> bool:
-        return self.report.closes_turns
+        """The template writes a stop token after each assistant turn; else the next role's opener is one."""
+        known = self._renderer.marker_ids
+        if known not in self._closes:
+            self._closes[known] = _closes_turns(self._renderer)
+        return self._closes[known]
 
     def mode(self, kind: str, kwargs: Mapping[str, Any] | None = None) -> Mode:
         """Return how to make the delta of a kind. kwargs: template variables of the request."""

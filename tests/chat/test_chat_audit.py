@@ -145,3 +145,48 @@ def test_public_templates_get_the_mode_that_is_right_for_them(
         "gptoss": ["<|return|>", "<|call|>", "<|end|>"],
     }.get(name, ["<|im_end|>", "<|im_start|>"])
     assert audit(tokenizer_for(special, trl_template(name))).mode(kind) == mode
+
+
+def test_other_template_variables_are_tried_on_their_own(chatml: Renderer) -> None:
+    plan = audit(chatml)
+    assert plan.rewrites("user", reasoning=True)
+    assert not plan.rewrites("user", {"preserve_thinking": True}, reasoning=True)
+    assert plan.rewrites("user", {"think": True}, reasoning=False), "an open <think> is not in the history"
+
+
+def test_variables_under_which_the_template_refuses_fork_and_the_others_do_not(chatml: Renderer) -> None:
+    template = "{% if strict %}{{ raise_exception('no') }}{% endif %}" + chatml._tokenizer.chat_template
+    plan = audit(Renderer(chatml._tokenizer, chat_template=template))
+    assert [plan.mode("tool", {"strict": strict}) for strict in (False, True)] == ["short", "fork"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("user_then_system", "short"),
+        ("tool_then_system_then_user", "short"),
+        ("call_then_user_then_prefill", "short"),
+        ("prefill", "short"),
+        ("stray_tool", "fork"),
+        ("user_then_tool", "fork"),
+        ("user_then_system_then_user_then_system_then_user", "fork"),
+    ],
+)
+def test_rare_kinds_are_tried_when_they_occur(reports: Reports, kind: str, mode: str) -> None:
+    assert reports("chatml").mode(kind) == mode
+
+
+def test_a_kind_is_tried_once(chatml: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = audit(chatml)
+    tried = [plan.find("user_then_system", {"b": 1, "a": [2]})]
+    monkeypatch.setattr(chatml, "render", None)
+    assert [plan.find("user_then_system", {"a": [2], "b": 1})] == tried
+
+
+def test_a_stop_id_that_is_learned_makes_findings_void(renderers: Callable[..., Renderer]) -> None:
+    renderer = renderers("chatml")
+    renderer._set_stop_ids(frozenset())
+    plan = audit(renderer)
+    assert (plan.mode("user"), plan.closes_turns) == ("fork", False)
+    renderer.add_stop_id(renderer.encode("<|im_end|>")[0])
+    assert (plan.mode("user"), plan.closes_turns) == ("short", True)
