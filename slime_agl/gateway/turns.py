@@ -194,7 +194,13 @@ class TurnMaker:
             normal = (*match.node.context(), reply_message(match.node.reply), *normal)
         ids, media = await self._encode(list(normal), request)
         return self._extended(
-            session, None, token_array(ids), fork=fork, added=tuple(request.messages), normal=normal, media=media,
+            session,
+            None,
+            token_array(ids),
+            fork=fork,
+            added=tuple(request.messages),
+            normal=normal,
+            media=media,
             begun=request.begun or "",
         )
 
