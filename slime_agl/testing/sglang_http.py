@@ -47,6 +47,7 @@ class HttpSide:
         self._pending: list[Pending] = []
         self._unfinished: dict[tuple[int, ...], list[Shaped]] = {}
         self._holding = self._paused = False
+        self._in_flight = 0
         self._port = 0
 
     @property
@@ -57,7 +58,7 @@ class HttpSide:
 
     @property
     def in_flight(self) -> int:
-        return len(self._pending)
+        return self._in_flight
 
     def start(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -119,6 +120,14 @@ class HttpSide:
             return _refusal(400, "a request needs `input_ids`, one flat list of token ids, and no `stream`")
         if body.get("rid") == PROBE_RID:
             return self._probed(body)
+        self._in_flight += 1  # before the test hears that it has arrived
+        try:
+            return await self._served(http, body, ids)
+        finally:
+            self._in_flight -= 1
+            self._fake.ended()
+
+    async def _served(self, http: web.Request, body: Mapping[str, Any], ids: list[int]) -> web.Response:
         request = self._receive(http, body)
         if (fault := self._fake.next_fault()) is not None:
             return _fail(http, *fault)
@@ -181,7 +190,6 @@ class HttpSide:
             part = shaped.first(min(self._fake.partial, len(shaped.ids)))
         finally:
             self._pending.remove(pending)
-            self._fake.ended()
             if not (pending.verdict.done() and not pending.verdict.cancelled() and pending.verdict.result()):
                 self._unfinished.setdefault(request.input_ids + part.ids, []).append(shaped.after(len(part.ids)))
         return part

@@ -63,6 +63,7 @@ def test_a_weight_update_in_the_middle_of_a_turn_is_gone_through(fake_sglang, st
     helper.join()
     assert fake_sglang.in_flight == 1
     httpx.post(f"{fake_sglang.url}/pause_generation", json={})
+    fake_sglang.wait_for_requests(3)  # The rest is asked for, so the first part has arrived with its version.
     fake_sglang.weight_version = "2"
     fake_sglang.release()
     httpx.post(f"{fake_sglang.url}/continue_generation", json={})
