@@ -336,7 +336,7 @@ def slime_flags() -> dict[str, Any]:
 def test_default_arguments_are_those_of_slimes_parser():
     flags = slime_flags()
     shared = set(flags) & set(defaults._DEFAULTS)
-    ours_on_purpose = {"rollout_function_path", "rollout_batch_size"}
+    ours_on_purpose = {"rollout_function_path", "custom_reward_post_process_path", "rollout_batch_size"}
     assert len(shared) > 60
     assert {name: defaults._DEFAULTS[name] for name in shared - ours_on_purpose} == {
         name: flags[name] for name in shared - ours_on_purpose
