@@ -70,7 +70,10 @@ def generate(
         )  # fmt: skip
         return await train.run()
 
-    return _closing(runtime, step, recorder)
+    output = _closing(runtime, step, recorder)
+    if not evaluation and hasattr(data_source, "step_ended"):
+        data_source.step_ended(rollout_id)
+    return output
 
 
 def _admission(config: Config, args: RolloutArgs, step: int) -> Admission:

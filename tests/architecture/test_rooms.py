@@ -21,8 +21,9 @@ LAYERS = (
     {"host"},
     {"lightning", "gateway", "local", "workers", "report"},
     {"runtime"},
-    {"generate", "reward"},
+    {"reward", "data_source"},
     {"rollout"},
+    {"generate"},
     {"cli", "testing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
