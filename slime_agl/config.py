@@ -141,6 +141,12 @@ class Config:
     spans: Literal["light", "tokens"] = key(
         "light", "`tokens` writes token ids into Agent Lightning's spans, for its own adapters; costs memory and time"
     )
+    generate_returns: Literal["sample", "list"] = key(
+        "sample",
+        "what `slime_agl.generate.generate` gives slime's own loop for an execution: `sample` refuses one that made "
+        "several Samples, `list` makes a list of every one, for agents that branch (slime's dynamic filters, "
+        "--group-rm and fully-async loop take no lists)",
+    )
     runners: RunnersConfig = RunnersConfig()
     gateway: GatewayConfig = GatewayConfig()
     credit: CreditConfig = CreditConfig()

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -199,6 +200,10 @@ class Runtime:
         if kind not in self._kept:
             self._kept[kind] = make()
         return self._kept[kind]  # type: ignore[return-value]
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the runtime's loop, for a caller who waits on another one (asyncio.wrap_future)."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def warn_once(self, message: str, *, topic: str = "") -> None:
         """Log a warning, once in this runtime's life; `topic` names it when its words vary."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         should_drop_dynamic_filter_output,
     )
     from slime_agl.host.loading import load_function, load_object
+    from slime_agl.host.loop_state import current_step, is_aborting
     from slime_agl.host.media import join_tensors
     from slime_agl.host.outputs import RolloutFnEvalOutput, RolloutFnTrainOutput, call_rollout_fn
     from slime_agl.host.reward_hub import async_rm, batched_async_rm
@@ -41,7 +42,9 @@ _OURS = {
     "ensure_reward_post_process": "estimators",
     "eval_entry": "evaluation",
     "join_tensors": "media",
+    "current_step": "loop_state",
     "has_reward_option": "rewards",
+    "is_aborting": "loop_state",
     "load_object": "loading",
 }
 
@@ -63,11 +66,13 @@ __all__ = [
     "build_eval_dataset_configs",
     "call_dynamic_filter",
     "call_rollout_fn",
+    "current_step",
     "default_args",
     "ensure_reward_post_process",
     "eval_entry",
     "has_reward_option",
     "join_tensors",
+    "is_aborting",
     "load_function",
     "load_object",
     "load_processor",

@@ -40,14 +40,17 @@ class Entry:
 
 
 class Executor:
-    """Runs executions of one step and mode. Parts come in; nothing here is global."""
+    """Runs executions of one step and mode. Parts come in; nothing here is global.
+
+    bare: leave slime's sample hooks and reward options to the caller.
+    """
 
     def __init__(
         self, runtime: Runtime, args: RolloutArgs, step: Step, *, mode: Literal["train", "val"], tasks: TaskBuilder,
-        builder: SampleBuilder, rewarder: Rewarder,
+        builder: SampleBuilder, rewarder: Rewarder, bare: bool = False,
     ) -> None:  # fmt: skip
         self._runtime, self._args, self._step, self._mode = runtime, args, step, mode
-        self._tasks, self._builder, self._rewarder = tasks, builder, rewarder
+        self._tasks, self._builder, self._rewarder, self._bare = tasks, builder, rewarder, bare
 
     @property
     def _evaluation(self) -> bool:
@@ -92,7 +95,7 @@ class Executor:
         if self._evaluation:
             samples = [_last(samples, execution)]
         samples = await self._hooked(samples)
-        if not (self._args.group_rm and not self._evaluation):
+        if not (self._bare or (self._args.group_rm and not self._evaluation)):
             await self._rewarder.score(samples)
         return Entry(samples, execution, True)
 
@@ -115,6 +118,8 @@ class Executor:
         return Entry(self._builder.mask(await self._hooked(masked), reward), execution, False)
 
     async def _hooked(self, samples: list[Sample]) -> list[Sample]:
+        if self._bare:
+            return samples
         return await apply_rollout_sample_hooks(
             self._args.raw, samples, evaluation=self._evaluation, rollout_id=self._step.number
         )

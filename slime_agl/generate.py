@@ -1,0 +1,86 @@
+"""For --custom-generate-function-path: one execution inside slime's own rollout loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from slime_agl.assemble import live_runtime
+from slime_agl.config import Config
+from slime_agl.errors import ConfigError
+from slime_agl.host import RolloutArgs, Sample, current_step, is_aborting
+from slime_agl.rollout.executions import Entry, Limits, ended
+from slime_agl.rollout.one_by_one import OneByOne
+from slime_agl.rollout.support import check_supported, forks
+from slime_agl.runtime import Runtime
+
+ABORT_POLL_SECONDS = 0.5
+
+
+async def generate(
+    args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False
+) -> Sample | list[Sample]:
+    """Run the agent on one Sample; slime's loop then runs its hooks and its reward options.
+
+    Returns a Sample, or with `agl.generate_returns: list` a list of all the execution made (in training).
+    Its reward is set when the agent or `agl.reward` gives one. An execution that failed is a masked
+    Sample with status FAILED. When slime ends its step first, the given Sample comes back with status
+    ABORTED and without tokens: in a later step the agent starts afresh.
+
+    Raises:
+        ConfigError: a flag, a key of `agl:` or a data row has to be changed; or an execution made several
+            Samples and `agl.generate_returns` is `sample`.
+        EngineUnavailable: the router does not answer.
+        InvariantError: a token invariant broke.
+    """
+    config = Config.read(getattr(args, "agl", None))
+    read = RolloutArgs.read(args)
+    check_supported(read, config)
+    # Making it blocks: it loads a tokenizer and starts threads.
+    runtime = await asyncio.to_thread(live_runtime, config, read)
+    limits = Limits(
+        sampling_params.get("max_new_tokens"), read.eval_max_context_len if evaluation else read.rollout_max_context_len
+    )
+    work = _execute(runtime, read, sample, sampling_params, limits, evaluation)
+    entry = await asyncio.wrap_future(runtime.submit(_unless_aborted(args, work)))
+    if entry is None:
+        sample.status = Sample.Status.ABORTED
+        return sample
+    if not entry.usable:
+        runtime.warn_once(f"an execution failed ({entry.execution.failure}):\n{entry.execution.error}")
+    if evaluation:
+        return entry.samples[0]
+    return _returned(config, entry)
+
+
+async def _execute(
+    runtime: Runtime, args: RolloutArgs, sample: Sample, sampling: dict[str, Any], limits: Limits, evaluation: bool
+) -> Entry:
+    steps = runtime.keep(OneByOne, lambda: OneByOne(runtime))
+    return await steps.run(args, current_step(), sample, sampling, limits, evaluation=evaluation)
+
+
+async def _unless_aborted(args: Any, work: Coroutine[Any, Any, Entry]) -> Entry | None:
+    """The result of the work, or None when slime ends its step before; the agent has ended then."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            if is_aborting(args):
+                return None
+            await asyncio.wait({task}, timeout=ABORT_POLL_SECONDS)
+        return task.result()
+    finally:
+        await ended([task])
+
+
+def _returned(config: Config, entry: Entry) -> Sample | list[Sample]:
+    if config.generate_returns == "list":
+        return entry.samples
+    if len(entry.samples) > 1:
+        raise ConfigError(
+            f"an execution made {len(entry.samples)} Samples (forks: {forks(entry.execution)}), and slime's loop was promised one each; "
+            "set agl.generate_returns: list, or use --rollout-function-path slime_agl.rollout.generate, which needs "
+            "no such setting"
+        )
+    return entry.samples[0]
