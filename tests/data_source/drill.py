@@ -126,8 +126,9 @@ def drill(directory: Path, order: str, name: str, number: int) -> dict[str, Any]
     directory.mkdir()
     ended = [in_a_fork(directory, order, (name, number)), in_a_fork(directory, order, ("", 0))]
     args = default_args(
-        prompt_data=str(directory / "prompts.jsonl"), rollout_shuffle=True, n_samples_per_prompt=2, load=str(directory)
-    )
+        prompt_data=str(directory / "prompts.jsonl"), rollout_shuffle=True, n_samples_per_prompt=2,
+        load=str(directory), hf_checkpoint=str(directory.parent),
+    )  # fmt: skip
     fresh, left = data_source.ResumableDataSource(args), data_source.ResumableDataSource(args)
     step, weights = json.loads((directory / "latest.json").read_text("utf-8"))
     left.load(step)

@@ -15,6 +15,7 @@ import pytest
 from slime_agl.data_source import ResumableDataSource
 from slime_agl.errors import HostError
 from slime_agl.host import Sample, default_args
+from slime_agl.rollout import generate
 
 # In each order of calls: while agents run, before and after slime has the weights, in the middle of a write.
 KILLED = [
@@ -48,13 +49,14 @@ def test_every_prompt_comes_back_exactly_once_after_a_kill(drills: Any, case: An
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Any:
+def made(tmp_path: Path, tiny_checkpoint: Path) -> Any:
     """A function: a data source over ten rows, which saves and loads below a directory of the test."""
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"input": f"row {at}"}) + "\n" for at in range(10)), encoding="utf-8")
 
     def make(**overrides: Any) -> ResumableDataSource:
         given = {"prompt_data": str(path), "n_samples_per_prompt": 2, "save": str(tmp_path), "load": str(tmp_path)}
+        given["hf_checkpoint"] = str(tiny_checkpoint)  # slime's own class loads it in any case
         return ResumableDataSource(default_args(**{**given, **overrides}))
 
     return make
@@ -117,6 +119,26 @@ def test_a_state_that_cannot_be_used_is_refused(made: Any, tmp_path: Path) -> No
     os.truncate(path, 5)
     with pytest.raises(HostError, match="cannot be read"):
         made().load(0)
+
+
+def test_a_state_after_an_earlier_step_has_the_batch_of_the_later_one(
+    fake_sglang: Any, run_rollout: Any, made: Any, rollout_args: Any
+) -> None:
+    """train_async.py saves step 0 when step 1 is generated: the groups of step 1 come again."""
+    fake_sglang.answer_with(lambda request: "ok")
+    flags = {
+        "rollout_batch_size": 2,
+        "n_samples_per_prompt": 2,
+        "agl": {"agent": "slime_agl.testing.agents.chat_agent"},
+    }
+    source = made(save=None)
+    for step in (0, 1):
+        generate(rollout_args(**flags), step, source)
+    source.args.save = source.args.load
+    source.save(0)
+    again = made()
+    again.load(0)
+    assert prompts(again.get_samples(3)) == ["row 2", "row 3", "row 4"]
 
 
 def test_it_names_the_reward_normalisation_unless_the_user_has() -> None:
