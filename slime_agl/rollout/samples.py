@@ -10,6 +10,7 @@ from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import InvariantError
 from slime_agl.host import RolloutArgs, Sample, join_tensors
 from slime_agl.rollout.replay import check_replay, experts_meta, placeholder_meta, top_p_meta
+from slime_agl.rollout.timeline import add_timeline
 from slime_agl.runtime import Execution
 from slime_agl.trace.segments import Segment
 from slime_agl.trace.turn import Sampled
@@ -32,6 +33,7 @@ class SampleBuilder:
             sample = self._blank(source, execution, number, at)
             self._fill(sample, segment)
             self._show(sample, segment)
+            add_timeline(sample, segment)
             check_sample(sample, segment)
             check_replay(sample, segment)
             samples.append(sample)
