@@ -17,7 +17,7 @@ from slime_agl.config import Config
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "math_feedback"
 SCRIPTS = [
-    *(path for path in sorted((ROOT / "scripts").iterdir()) if path.is_file() and not path.suffix),
+    *(path for path in sorted((ROOT / "scripts").rglob("*")) if path.is_file() and not path.suffix),
     ROOT / ".ci" / "run",
     *sorted(ROOT.glob("examples/*/*.sh")),
 ]

@@ -1,0 +1,1 @@
+"""How fast the gateway is, beside an empty proxy (the limit) and a gateway that renders and encodes the chat again."""

@@ -1,0 +1,80 @@
+"""An instant engine: canned `/generate` answers as bytes, with hardly a thought. A process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import uvloop
+
+from bench.pinned import pin
+
+MODEL_INFO = b'{"model_path": "bench", "weight_version": "1"}'
+
+
+def canned(ids: list[int]) -> tuple[bytes, bytes]:
+    """The body of an answer before and after the number of prompt tokens."""
+    logprobs = [[-0.1 - (at % 7) / 8, token, None] for at, token in enumerate(ids)]
+    meta = {
+        "id": "0", "finish_reason": {"type": "stop", "matched": ids[-1]}, "completion_tokens": len(ids),
+        "cached_tokens": 0, "weight_version": "1", "e2e_latency": 0.001, "output_token_logprobs": logprobs,
+        "prompt_tokens": -1,
+    }  # fmt: skip
+    before, after = json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).split("-1}")
+    return before.encode(), b"}" + after.encode()
+
+
+class EngineProtocol(asyncio.Protocol):
+    """HTTP/1.1 with keep-alive, one request at a time on a connection."""
+
+    def __init__(self, answers: itertools.cycle) -> None:
+        self._answers = answers
+        self._buffer = bytearray()
+        self._wanted = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if not self._wanted:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = bytes(self._buffer[:end]).lower()
+            at = head.find(b"content-length:")
+            self._wanted = end + 4 + (int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0)
+        if len(self._buffer) >= self._wanted:
+            self._answer(self._buffer)
+            self._buffer.clear()
+            self._wanted = 0
+
+    def _answer(self, request: bytearray) -> None:
+        if request.startswith(b"POST /generate"):
+            start = request.find(b"input_ids")
+            shown = request.count(b",", start, request.find(b"]", start)) + 1 if start >= 0 else 0
+            before, after = next(self._answers)
+            self._send(b"200 OK", before + b"%d" % shown + after)
+        elif request.startswith(b"GET /get_model_info"):
+            self._send(b"200 OK", MODEL_INFO)
+        else:
+            self._send(b"200 OK" if request.startswith(b"GET /health") else b"404 Not Found", b"{}")
+
+    def _send(self, status: bytes, body: bytes) -> None:
+        head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+        self._transport.write(head + body)
+
+
+async def serve(answers: list[list[int]]) -> None:
+    cycle = itertools.cycle([canned(ids) for ids in answers])
+    server = await asyncio.get_running_loop().create_server(lambda: EngineProtocol(cycle), "127.0.0.1", 0, backlog=2048)
+    print(json.dumps({"url": "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]}), flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    pin(last=True)
+    uvloop.run(serve(json.loads(Path(sys.argv[1]).read_text())["answers"]))

@@ -1,0 +1,160 @@
+"""Agents as cheap as possible: raw HTTP/1.1 over one connection each. A process of its own, steered over stdin.
+
+A command is a JSON object: {"url", "name", "sessions", "turns", "at_once", "length"}; `direct` posts a prompt of ids to
+an engine instead. The answer: {"turns", "errors", "seconds", "latencies"}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvloop
+
+from bench.pinned import pin
+
+ECHO = {"role": "assistant", "content": "Let me look."}
+
+
+class Connection(asyncio.Protocol):
+    """Posts one body at a time and returns status and body of the answer."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._wanted = 0
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error or ConnectionResetError("closed before its answer"))
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if not self._wanted:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = bytes(self._buffer[:end]).lower()
+            at = head.find(b"content-length:") + 15
+            self._wanted = end + 4 + int(head[at:].split(b"\r\n", 1)[0])
+        if len(self._buffer) >= self._wanted:
+            raw, self._wanted = bytes(self._buffer), 0
+            self._buffer.clear()
+            self._answer.set_result((int(raw[9:12]), raw[raw.find(b"\r\n\r\n") + 4 :]))
+
+    def post(self, head: bytes, body: bytes) -> asyncio.Future[tuple[int, bytes]]:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body))
+        return self._answer
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+@dataclass(slots=True)
+class Result:
+    turns: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+
+
+class Load:
+    """Agents of one command. `texts`: new messages, one after the other, each made unique by a number."""
+
+    def __init__(self, material: dict[str, Any], command: dict[str, Any]) -> None:
+        self._command = command
+        self._texts = itertools.cycle(material["texts"][str(command["length"])])
+        self._numbers = itertools.count()
+        self._tail = b'],"model":"policy","tools":' + orjson.dumps(material["tools"]) + b"}"
+        self._system = orjson.dumps(material["system"])
+        self._result = Result()
+
+    async def run(self) -> dict[str, Any]:
+        waiting = iter(range(self._command["sessions"]))
+        host, port = self._command["url"].removeprefix("http://").split(":")
+        loop = asyncio.get_running_loop()
+        connections = [
+            (await loop.create_connection(Connection, host, int(port)))[1] for _ in range(self._command["at_once"])
+        ]
+        began = time.perf_counter()
+        await asyncio.gather(*(self._worker(connection, waiting) for connection in connections))
+        self._result.seconds = time.perf_counter() - began
+        for connection in connections:
+            connection.close()
+        result = self._result
+        return {
+            "turns": result.turns,
+            "errors": result.errors,
+            "seconds": result.seconds,
+            "latencies": result.latencies,
+        }
+
+    async def _worker(self, connection: Connection, waiting: Any) -> None:
+        for number in waiting:
+            await (self._direct if self._command.get("direct") else self._session)(connection, number)
+
+    async def _session(self, connection: Connection, number: int) -> None:
+        path = f"/rollout/{self._command['name']}/attempt/{number}/v1/chat/completions"
+        head = self._head(path)
+        messages = self._system
+        asks: list[str] | None = None
+        for _ in range(self._command["turns"]):
+            messages += b"," + b",".join(map(orjson.dumps, self._next(asks)))
+            raw = await self._ask(connection, head, b'{"messages":[' + messages + self._tail)
+            message = ECHO if raw is None else _message(raw)
+            asks = [call["id"] for call in message.get("tool_calls", ())]
+            messages += b"," + orjson.dumps(message)
+
+    def _next(self, asks: list[str] | None) -> list[dict[str, Any]]:
+        text = f"{next(self._numbers)} {next(self._texts)}"
+        if not asks:
+            return [{"role": "user", "content": text}]
+        return [{"role": "tool", "tool_call_id": call, "content": text} for call in asks]
+
+    async def _direct(self, connection: Connection, number: int) -> None:
+        ids = ",".join(map(str, range(100000, 100000 + 300 * self._command["turns"] // 2)))
+        body = b'{"input_ids":[' + ids.encode() + b'],"sampling_params":{},"return_logprob":true}'
+        for _ in range(self._command["turns"]):
+            await self._ask(connection, self._head("/generate"), body)
+
+    @staticmethod
+    def _head(path: str) -> bytes:
+        return f"POST {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer dummy\r\nContent-Type: application/json\r\n".encode()
+
+    async def _ask(self, connection: Connection, head: bytes, body: bytes) -> bytes | None:
+        """The answer's body, None for an error."""
+        began = time.perf_counter()
+        status, raw = await connection.post(head, body)
+        self._result.latencies.append(time.perf_counter() - began)
+        self._result.turns += 1
+        self._result.errors += status != 200
+        return raw if status == 200 else None
+
+
+def _message(raw: bytes) -> dict[str, Any]:
+    """The assistant message of an answer; a fixed one where the answer is the engine's own."""
+    choices = orjson.loads(raw).get("choices")
+    return choices[0]["message"] if choices else ECHO
+
+
+def main(material: str) -> None:
+    pin(last=True)
+    read = json.loads(Path(material).read_text())
+    print(json.dumps({}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(uvloop.run(Load(read, json.loads(line)).run())), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

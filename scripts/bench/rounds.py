@@ -1,0 +1,140 @@
+"""Rounds of the same work against each subject in turn, with all processes alive."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """sessions: of ten turns, in the throughput runs. single: turns one at a time. long: turns of the long session."""
+
+    sessions: int
+    many: int
+    crowd: int
+    single: int
+    long: int
+    held: int
+
+
+THOROUGH = Scale(sessions=256, many=1024, crowd=512, single=20, long=50, held=300)
+QUICK = Scale(sessions=8, many=32, crowd=32, single=2, long=5, held=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Medians over the rounds.
+
+    rate, crowd_rate: turns a second at 64 and at 512 at once; cpu, crowd_cpu: CPU milliseconds a turn there.
+    added: milliseconds a turn, one at a time, less the engine called directly. long_cpu: CPU milliseconds of the
+    long session. held: MiB for 1000 turns held. turns, errors: over all rounds.
+    """
+
+    rate: float
+    cpu: float
+    added: float
+    crowd_rate: float
+    crowd_cpu: float
+    long_cpu: float
+    held: float
+    turns: int
+    errors: int
+
+
+class Process:
+    """A child that answers each line of JSON on its standard input with one on its standard output."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.hello: Any = self._read()
+
+    def ask(self, **command: Any) -> Any:
+        self._child.stdin.write(json.dumps(command) + "\n")
+        self._child.stdin.flush()
+        return self._read()
+
+    def stop(self) -> None:
+        self._child.stdin.close()
+        self._child.terminate()
+        self._child.wait()
+        self._child.stdout.close()
+
+    def _read(self) -> Any:
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self._child.args[2]} ended with status {self._child.wait()}; its error stands above")
+        return json.loads(line)
+
+
+def measure(material: Path, subjects: Sequence[str], scale: Scale, rounds: int) -> dict[str, Figures]:
+    """Run every workload against every subject, `rounds` times over."""
+    with ExitStack() as stack:
+
+        def started(module: str, *arguments: str) -> Process:
+            process = Process(module, *arguments)
+            stack.callback(process.stop)
+            return process
+
+        engine = started("bench.engine", str(material)).hello["url"]
+        load = started("bench.load", str(material))
+        running = {name: started("bench.subject", name, engine, str(material)) for name in subjects}
+        taken: dict[str, list[dict[str, float]]] = {name: [] for name in subjects}
+        for number in range(rounds + 1):
+            for name, subject in running.items():
+                # The first round only warms up.
+                found = _round(load, subject, engine, QUICK if number == 0 else scale)
+                if number:
+                    taken[name].append(found)
+    return {name: _median(found) for name, found in taken.items()}
+
+
+def _round(load: Process, subject: Process, engine: str, scale: Scale) -> dict[str, float]:
+    found: dict[str, float] = {"turns": 0, "errors": 0}
+
+    def run(sessions: int, turns: int, at_once: int, length: int = 200) -> dict[str, Any]:
+        name = f"bench-{next(NUMBERS)}"
+        subject.ask(open=name, count=sessions)
+        before = subject.ask(cpu=True)
+        done = load.ask(
+            url=subject.hello["url"], name=name, sessions=sessions, turns=turns, at_once=at_once, length=length
+        )
+        done["cpu"] = 1000 * (subject.ask(cpu=True) - before)
+        found["turns"] += done["turns"]
+        found["errors"] += done["errors"]
+        done["resident"] = subject.ask(resident=True)
+        subject.ask(close=name)
+        return done
+
+    memory = subject.ask(resident=True)
+    held = run(scale.held, 10, 4)
+    found["held"] = (held["resident"] - memory) / 2**20 / held["turns"] * 1000
+    for rate, cpu, sessions, at_once in (
+        ("rate", "cpu", scale.sessions, 64),
+        ("crowd_rate", "crowd_cpu", scale.many, scale.crowd),
+    ):
+        done = run(sessions, 10, at_once)
+        found[rate], found[cpu] = done["turns"] / done["seconds"], done["cpu"] / done["turns"]
+    single = statistics.median(run(scale.single, 10, 1)["latencies"])
+    direct = load.ask(url=engine, name="", sessions=scale.single, turns=10, at_once=1, length=200, direct=True)
+    found["added"] = 1000 * (single - statistics.median(direct["latencies"]))
+    found["long_cpu"] = run(1, scale.long, 1, 600)["cpu"]
+    return found
+
+
+def _median(rounds: list[dict[str, float]]) -> Figures:
+    middle = {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
+    totals = {name: int(sum(found[name] for found in rounds)) for name in ("turns", "errors")}
+    return Figures(**{**middle, **totals})

@@ -1,0 +1,54 @@
+"""The figures as a table: for people, and for the README."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bench.rounds import Figures
+
+NAMES = {"ours": "slime_agl", "rerender": "render and encode again", "empty": "empty proxy (the limit)"}
+ROWS = (
+    ("turns/s on one core, 64 sessions at once", "rate", "{:.0f}", True),
+    ("CPU a turn there, ms", "cpu", "{:.3f}", False),
+    ("added latency a turn, one at a time, p50 ms", "added", "{:.2f}", False),
+    ("turns/s on one core, 512 sessions at once", "crowd_rate", "{:.0f}", True),
+    ("CPU a turn there, ms", "crowd_cpu", "{:.3f}", False),
+    ("CPU of one 50-turn session that grows to 32k tokens, ms", "long_cpu", "{:.0f}", False),
+    ("memory for 1000 turns held in 10-turn sessions, MiB", "held", "{:.1f}", False),
+    ("errors", "errors", "{:d}", None),
+)
+
+
+def cells(figures: Mapping[str, Figures]) -> list[list[str]]:
+    """Header and rows. Beside each other subject's figure: how many times better ours is."""
+    names = [name for name in NAMES if name in figures]
+    out = [["", *(NAMES[name] for name in names)]]
+    for title, field, form, more_is_better in ROWS:
+        ours = getattr(figures["ours"], field) if "ours" in figures else None
+        row = [title]
+        for name in names:
+            value = getattr(figures[name], field)
+            text = form.format(value)
+            if ours and value > 0 and name != "ours" and more_is_better is not None:
+                text += f" ({ours / value if more_is_better else value / ours:.2g}x)"
+            row.append(text)
+        out.append(row)
+    return out
+
+
+def table(figures: Mapping[str, Figures]) -> str:
+    rows = cells(figures)
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            text.ljust(w) if not at else text.rjust(w) for at, (text, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([*lines, "in brackets: how many times as good slime_agl is"])
+
+
+def markdown(figures: Mapping[str, Figures]) -> str:
+    head, *rows = cells(figures)
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join(lines)
