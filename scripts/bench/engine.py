@@ -71,7 +71,7 @@ class EngineProtocol(asyncio.Protocol):
 async def serve(answers: list[list[int]]) -> None:
     cycle = itertools.cycle([canned(ids) for ids in answers])
     server = await asyncio.get_running_loop().create_server(lambda: EngineProtocol(cycle), "127.0.0.1", 0, backlog=2048)
-    print(json.dumps({"url": "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]}), flush=True)
+    print(json.dumps({"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}), flush=True)
     await server.serve_forever()
 
 

@@ -93,7 +93,7 @@ class Served:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, backlog=2048).start()
-        return "http://127.0.0.1:%d" % runner.addresses[0][1]
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
     def open(self, name: str, count: int) -> None:
         """Sessions begin with their first request."""
