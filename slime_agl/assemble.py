@@ -10,6 +10,7 @@ from typing import Any
 
 from slime_agl.chat.audit import audit
 from slime_agl.chat.delta import DeltaEncoder
+from slime_agl.chat.encoder import fast_encoder
 from slime_agl.chat.images import Vision
 from slime_agl.chat.loader import load_tokenizer, stop_ids_of
 from slime_agl.chat.parse import ReplyParser
@@ -38,6 +39,7 @@ def make_renderer(args: RolloutArgs, tokenizer: Any) -> Renderer:
         chat_template=_template(args.chat_template_path),
         template_kwargs=args.apply_chat_template_kwargs,
         extra_stop_ids=stop_ids_of(str(args.hf_checkpoint)) | set(args.rollout_stop_token_ids or ()),
+        encoder=fast_encoder(tokenizer),
         vision=Vision(lambda: load_processor(str(args.hf_checkpoint), trust_remote_code=True)),
     )
 

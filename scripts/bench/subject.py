@@ -24,6 +24,7 @@ from aiohttp import web
 from bench.pinned import pin
 from slime_agl.chat.audit import audit
 from slime_agl.chat.delta import DeltaEncoder
+from slime_agl.chat.encoder import fast_encoder
 from slime_agl.chat.loader import load_tokenizer
 from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer
@@ -49,7 +50,8 @@ class Ours:
     """The gateway of this project, with a sink that forgets."""
 
     def __init__(self, engine: str, model: str) -> None:
-        renderer = Renderer(load_tokenizer(model))
+        tokenizer = load_tokenizer(model)
+        renderer = Renderer(tokenizer, encoder=fast_encoder(tokenizer))
         parts = GatewayParts(
             engine=RouterEngine(engine), renderer=renderer, delta=DeltaEncoder(renderer, audit(renderer)),
             parser=ReplyParser(renderer), sink=self, model="policy", policy="trainer",

@@ -107,6 +107,19 @@ def reply_message(reply: Reply) -> dict:
     return message
 
 
+def wire_message(reply: Reply) -> dict:
+    """Return the assistant message of a chat completion that says what `reply` says, arguments as JSON text."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or (None if reply.tool_calls else "")}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.tool_calls
+        ]
+    return message
+
+
 def call_entry(call_id: str, name: str, arguments: Any) -> dict:
     """Return one normalised entry of `tool_calls`."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": as_object(arguments)}}

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 NO_REPLAY = Replay()
 ROUTING_KEY = "X-SMG-Routing-Key"
+LARGE_BODY = 1 << 19
 CONNECT_SECONDS = 10.0
 CONTROL_SECONDS = 5.0
 CONTROL_CONNECTIONS = 64
@@ -203,8 +204,10 @@ class RouterEngine:
 
     async def _post(self, request: EngineRequest, flight: _Flight, key: str) -> Sampled:
         began = time.perf_counter()
-        # aiohttp writes a stream in chunks and yields between them; bytes of a long prompt would block the loop.
-        data = io.BytesIO(request_body(request, flight.rid))
+        data: bytes | io.BytesIO = request_body(request, flight.rid)
+        if len(data) > LARGE_BODY:
+            # aiohttp writes a stream in chunks and yields between them; bytes of a long prompt would block the loop.
+            data = io.BytesIO(data)
         headers = {"Content-Type": "application/json", ROUTING_KEY: key}
         try:
             async with self._generating.post(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from slime_agl.chat.messages import wire_message
 from slime_agl.gateway.logprobs import chat_logprobs
 from slime_agl.gateway.protocol import event
 from slime_agl.gateway.request import Answer, TurnRequest, Usage
@@ -74,16 +75,7 @@ class ChatExchange:
 
 def message_of(answer: Answer) -> dict[str, Any]:
     """The assistant message of an answer."""
-    reply = answer.reply
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text or (None if reply.tool_calls else "")}
-    if reply.reasoning:
-        message["reasoning_content"] = reply.reasoning
-    if reply.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in reply.tool_calls
-        ]
-    return message
+    return wire_message(answer.reply)
 
 
 def finish_reason(answer: Answer) -> str:

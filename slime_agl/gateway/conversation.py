@@ -2,47 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slime_agl.chat.messages import Reply, reply_message, same_message, same_reply
+from slime_agl.chat.messages import Reply, normalise, reply_message, same_message, same_reply, wire_message
 
 Message = dict[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
-    """A committed turn: the messages added since its parent, and its reply.
+    """A committed turn: the messages added since its parent, as the agent sent them, and its reply.
 
-    added: as the agent sent them; normal: the same, normalised for the template.
     unfinished: the length limit cut the turn within its text, so that more of it can be sampled.
+    echo: the reply as the agent last sent it back, when it did so in other words than ours.
     """
 
     index: int
     parent: Node | None
     added: tuple[Message, ...]
-    normal: tuple[Message, ...]
     reply: Reply
     tools: list[dict[str, Any]] | None
     kwargs: Mapping[str, Any]
     last_id: int | None
     unfinished: bool = False
     children: list[Node] = field(default_factory=list)
+    echo: Message | None = None
 
-    def context(self) -> list[Message]:
-        """Normalised messages the turn was shown, from the start of its conversation."""
+    def path(self) -> list[Node]:
+        """The turns from the conversation's first to this one."""
         chain: list[Node] = []
         at: Node | None = self
         while at is not None:
             chain.append(at)
             at = at.parent
+        chain.reverse()
+        return chain
+
+    def shown(self) -> list[Message]:
+        """The messages of the turn's prompt, as the agent sent them."""
         messages: list[Message] = []
-        for node in reversed(chain):
-            messages.extend(node.normal)
+        for node in self.path():
+            messages.extend(node.added)
             if node is not self:
-                messages.append(reply_message(node.reply))
+                messages.append(node.echo or wire_message(node.reply))
         return messages
+
+
+class Context(Sequence[Message]):
+    """Normalised messages a turn was shown, with the reasoning of earlier turns. Made when more than the first is asked."""
+
+    def __init__(self, node: Node) -> None:
+        self._path = node.path()
+        self._all: list[Message] | None = None
+
+    def __len__(self) -> int:
+        return sum(len(node.added) for node in self._path) + len(self._path) - 1
+
+    def __getitem__(self, at: Any) -> Any:
+        return normalise(list(self._path[0].added[:1]))[0] if at == 0 else self._made()[at]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._made())
+
+    def _made(self) -> list[Message]:
+        if self._all is None:
+            self._all = []
+            for node in self._path:
+                self._all.extend(normalise(list(node.added)))
+                if node is not self._path[-1]:
+                    self._all.append(reply_message(node.reply))
+        return self._all
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +144,14 @@ class Conversation:
         return reply_at + 1 if _tells(node, messages, at) else None
 
     def _is_reply(self, node: Node, message: Message) -> bool:
+        if _echoes(node.reply, message) or message == node.echo:
+            return True
+        if not self._reads_as(node, message):
+            return False
+        node.echo = message
+        return True
+
+    def _reads_as(self, node: Node, message: Message) -> bool:
         for call in message.get("tool_calls") or ():
             named = self._by_call.get(call.get("id", "")) if isinstance(call, dict) else None
             if named is not None and named is not node:
@@ -143,7 +182,21 @@ class Conversation:
 def _tells(node: Node, messages: Sequence[Message], at: int) -> bool:
     """Say whether the messages from `at` on begin with those the turn was asked with."""
     told = messages[at : at + len(node.added)]
-    return all(mine is theirs or same_message(mine, theirs) for mine, theirs in zip(node.added, told, strict=True))
+    return all(mine == theirs or same_message(mine, theirs) for mine, theirs in zip(node.added, told, strict=True))
+
+
+def _echoes(reply: Reply, message: Message) -> bool:
+    """Whether an assistant message is the reply as it was sent, calls with the ids we gave them."""
+    calls = message.get("tool_calls") or ()
+    if (message.get("content") or "") != reply.text or len(calls) != len(reply.tool_calls):
+        return False
+    for ours, theirs in zip(reply.tool_calls, calls, strict=True):
+        function = theirs.get("function") if type(theirs) is dict else None
+        if type(function) is not dict or theirs.get("id") != ours.id:
+            return False
+        if function.get("name") != ours.name or function.get("arguments") != ours.arguments:
+            return False
+    return True
 
 
 def _same_system(added: Sequence[Message], messages: Sequence[Message]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -12,9 +11,10 @@ from typing import Any, Literal
 from slime_agl.engine.base import Engine, EngineRequest
 from slime_agl.errors import EngineRejected, InvariantError
 from slime_agl.gateway.calls import Call
+from slime_agl.gateway.held_prompts import ids_json, joined_json
 from slime_agl.gateway.refusal import bad_field, context_overflow
 from slime_agl.gateway.request import TurnRequest
-from slime_agl.gateway.session import Session, ids_json, joined_json
+from slime_agl.gateway.session import Session
 from slime_agl.gateway.stops import Stops
 from slime_agl.trace.turn import ABORT, LENGTH, Sampled
 
@@ -128,7 +128,7 @@ class Sampler:
             draft.engine_seconds += time.perf_counter() - held
         if not call.wanted:
             return Sampled(array("i"), array("d"), ABORT)
-        rid = f"{session.spec.attempt_id}-{uuid.uuid4().hex[:12]}"
+        rid = session.request_id()
         shown, spec = draft.shown + draft.length, session.spec
         call.rids.add(rid)
         asked = time.perf_counter()

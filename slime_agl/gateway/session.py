@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from array import array
-from collections import Counter, OrderedDict
+import itertools
+import secrets
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from slime_agl.errors import InvariantError
 from slime_agl.gateway.calls import Calls
-from slime_agl.gateway.conversation import Conversation
+from slime_agl.gateway.conversation import Conversation, Node
 from slime_agl.gateway.gate import Gate
+from slime_agl.gateway.held_prompts import HeldPrompts
 from slime_agl.gateway.own_prompts import OwnPrompts
 from slime_agl.gateway.stored import StoredResponses
 from slime_agl.trace.ledger import Ledger
-
-PROMPTS_HELD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +68,19 @@ class Session:
         self.engine_errors: list[str] = []
         self.broken: InvariantError | None = None
         self.sealed = False
-        self.last_messages: list[dict[str, Any]] = []
+        self.prompts = HeldPrompts(self.ledger)
+        self.last: Node | None = None
         self.last_text = ""
-        self._sealing: asyncio.Future[SealedSession] | None = None
-        self._prompts: OrderedDict[int, bytes] = OrderedDict()
+        # Ids of requests and answers hold it: two attempts never use the same.
+        self.nonce = secrets.token_hex(6)
+        self._asked = itertools.count()
 
-    def held_json(self, index: int) -> bytes:
-        """The exact ids of turn `index` (prompt and output) as decimal text; kept for the latest turns."""
-        text = self._prompts.get(index)
-        return ids_json(self.ledger.held(index)) if text is None else text
-
-    def keep_json(self, index: int, text: bytes) -> None:
-        self._prompts[index] = text
-        while len(self._prompts) > PROMPTS_HELD:
-            self._prompts.popitem(last=False)
+    def request_id(self) -> str:
+        """A new id for an engine request; none is the beginning of another."""
+        return f"{self.spec.attempt_id}-{self.nonce}-{next(self._asked):06d}"
 
     def leave(self) -> SealedSession:
+        messages = self.last.shown() if self.last is not None else []
         return SealedSession(
-            self.ledger, self.last_messages, self.last_text, self.counters, tuple(self.engine_errors), self.broken
+            self.ledger, messages, self.last_text, self.counters, tuple(self.engine_errors), self.broken
         )
-
-
-def ids_json(ids: array) -> bytes:
-    return ",".join(map(str, ids)).encode("ascii")
-
-
-def joined_json(*texts: bytes) -> bytes:
-    return b",".join(text for text in texts if text)

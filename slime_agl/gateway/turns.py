@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from array import array
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,16 +21,19 @@ from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import EngineError, EngineRejected, InvariantError, TemplateError
 from slime_agl.gateway.begun import without_begun
 from slime_agl.gateway.calls import Call
-from slime_agl.gateway.conversation import Match, Message, Node
+from slime_agl.gateway.conversation import Context, Match, Message, Node
+from slime_agl.gateway.held_prompts import ids_json, joined_json
 from slime_agl.gateway.own_prompts import Start, TextNode, longest_held
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
 from slime_agl.gateway.request import ANY_TOOL, Answer, TurnRequest
 from slime_agl.gateway.sampling import Draft, Sampler
-from slime_agl.gateway.session import Session, ids_json, joined_json
+from slime_agl.gateway.session import Session
+from slime_agl.gateway.shared import Shared
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import LENGTH, STOP, Media, Turn, token_array
 
 THINK = "<think>"
+OPENINGS_HELD = 1024
 
 
 class TurnSink(Protocol):
@@ -44,7 +46,7 @@ class TurnSink(Protocol):
 class Prompt:
     """parent: the turn continued, or None. new_ids: what the engine has not seen. length, json: the whole prompt.
 
-    node: that turn in the conversation. added, normal: the messages since then, as sent and as the template takes them.
+    node: that turn in the conversation. added: the messages since then, as sent.
     media: the images that `new_ids` show.
     start: how a text that the agent made itself begins. begun: the part of the answer that the prompt ends with.
     """
@@ -56,7 +58,6 @@ class Prompt:
     fork: str
     node: Node | None = None
     added: tuple[Message, ...] = ()
-    normal: tuple[Message, ...] = ()
     media: Media | None = None
     start: Start | None = None
     begun: str = ""
@@ -69,6 +70,8 @@ class TurnMaker:
         self, *, sampler: Sampler, renderer: Renderer, delta: DeltaEncoder, parser: ReplyParser, sink: TurnSink
     ) -> None:
         self._sampler, self._renderer, self._delta, self._parser, self._sink = sampler, renderer, delta, parser, sink
+        self._shared = Shared()
+        self._openings: dict[bytes, bool] = {}
         self._encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="agl-encode")
 
     def close(self) -> None:
@@ -135,7 +138,8 @@ class TurnMaker:
             return self._ids_prompt(session, request.prompt)
         if request.begun is not None and (prompt := self._resumed(session, request, request.begun)):
             return prompt
-        match = session.conversation.match(request.messages, request.tools, request.template_kwargs)
+        tools = self._shared.tools(request.tools)
+        match = session.conversation.match(request.messages, tools, request.template_kwargs)
         prompt = await self._chat_prompt(session, request, match)
         return self._opened(prompt, request) if request.forced else prompt
 
@@ -146,7 +150,7 @@ class TurnMaker:
             return None
         written = token_array(self._renderer.encode(begun[len(node.reply.text) :]))
         return self._extended(
-            session, node.index, written, node=node.parent, added=node.added, normal=node.normal, begun=begun
+            session, node.index, written, node=node.parent, added=node.added, begun=begun
         )
 
     async def _text_prompt(self, session: Session, request: TurnRequest, text: str) -> Prompt:
@@ -165,7 +169,7 @@ class TurnMaker:
         """The prompt that is turn `parent` and `new_ids`."""
         if parent is None:
             return Prompt(None, new_ids, len(new_ids), ids_json(new_ids), **{"fork": "", **more})
-        json = joined_json(session.held_json(parent), ids_json(new_ids))
+        json = joined_json(session.prompts.text(parent), ids_json(new_ids))
         return Prompt(parent, new_ids, session.ledger.length(parent) + len(new_ids), json, **{"fork": "", **more})
 
     def _opened(self, prompt: Prompt, request: TurnRequest) -> Prompt:
@@ -181,34 +185,27 @@ class TurnMaker:
         return replace(prompt, new_ids=prompt.new_ids + ids, length=length, json=json, begun=opening.call)
 
     async def _chat_prompt(self, session: Session, request: TurnRequest, match: Match) -> Prompt:
-        normal = tuple(normalise(list(match.new)))
-        fork = match.fork
-        if match.node is not None:
-            delta = await self._continue(match.node, normal, request)
+        normal, fork = normalise(list(match.new)), match.fork
+        begun = request.begun or ""
+        if (node := match.node) is not None:
+            delta = await self._continue(node, normal, request)
             if isinstance(delta, Delta):
+                session.counters["rendered_deltas"] += delta.rendered
                 return self._extended(
-                    session, match.node.index, token_array(delta.ids), fork=fork, node=match.node, added=match.new,
-                    normal=normal, media=delta.media, begun=request.begun or "",
+                    session, node.index, token_array(delta.ids), fork=fork, node=node, added=match.new,
+                    media=delta.media, begun=begun,
                 )  # fmt: skip
             fork = delta.reason
-            normal = (*match.node.context(), reply_message(match.node.reply), *normal)
-        ids, media = await self._encode(list(normal), request)
-        return self._extended(
-            session,
-            None,
-            token_array(ids),
-            fork=fork,
-            added=tuple(request.messages),
-            normal=normal,
-            media=media,
-            begun=request.begun or "",
-        )
+            normal = [*Context(node), reply_message(node.reply), *normal]
+        ids, media = await self._encode(normal, request)
+        added = tuple(request.messages)
+        return self._extended(session, None, token_array(ids), fork=fork, added=added, media=media, begun=begun)
 
-    async def _continue(self, node: Node, normal: tuple[Message, ...], request: TurnRequest) -> Delta | Fork:
+    async def _continue(self, node: Node, normal: list[Message], request: TurnRequest) -> Delta | Fork:
         kwargs = dict(request.template_kwargs)
         going_on = Continuation(
-            node.context(), node.reply, list(normal), request.tools, kwargs, node.last_id, request.begun
-        )
+            Context(node), node.reply, normal, node.tools, kwargs, node.last_id, request.begun
+        )  # fmt: skip
         if not images_of(normal):
             return self._delta.delta(going_on)
         return await asyncio.get_running_loop().run_in_executor(self._encoders, self._delta.delta, going_on)
@@ -232,7 +229,7 @@ class TurnMaker:
             parent=prompt.parent,
             new_ids=prompt.new_ids,
             parts=tuple(draft.parts),
-            turn_id=f"{request.id_prefix}{uuid.uuid4().hex}",
+            turn_id=f"{request.id_prefix}{session.nonce}{len(session.ledger.turns):06x}",
             fork=_fork(session, prompt),
             untrained=reason,
             model=request.model,
@@ -243,10 +240,10 @@ class TurnMaker:
         )
         reply = self._text_reply(turn) if request.prompt is not None else self._reply(turn, request, prompt)
         session.ledger.commit(turn)
-        session.keep_json(turn.index, draft.json)
+        session.prompts.keep(turn.index, draft.json)
         if not reason:
             self._remember(session, turn, request, prompt, reply)
-            session.last_messages, session.last_text = request.messages, reply.text
+            session.last_text = reply.text
             session.counters["ill_formed_replies"] += reply.ill_formed
         self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, session.ledger)
         shown = session.ledger.held(turn.index)[: prompt.length] if request.return_ids else None
@@ -256,8 +253,10 @@ class TurnMaker:
         self, session: Session, turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply
     ) -> None:  # fmt: skip
         """Let later requests find this turn by what they begin with."""
+        session.last = None
         if request.prompt is None:
-            session.conversation.add(_node(turn, request, prompt, reply))
+            session.last = self._node(turn, request, prompt, reply)
+            session.conversation.add(session.last)
         elif prompt.start is not None and isinstance(request.prompt, str):
             whole = self._renderer.decode(list(turn.output_ids()))
             parent = prompt.start.node
@@ -273,12 +272,11 @@ class TurnMaker:
     def _reply(self, turn: Turn, request: TurnRequest, prompt: Prompt) -> Reply:
         if isinstance(turn.matched, int):
             self._renderer.add_stop_id(turn.matched)
-        opening = self._renderer.decode(list(prompt.new_ids[-8:]))
         reply = self._parser.parse(
             list(turn.output_ids()),
             finish=turn.finish,
             tools=request.tools,
-            prompt_opens_think=opening.rstrip().endswith(THINK),
+            prompt_opens_think=self._opens_think(prompt.new_ids[-8:]),
             begun=prompt.begun,
             # Nine letters, because templates of the Mistral kind take no other length.
             mint=lambda number: f"c{turn.index:06d}{number:02d}",
@@ -287,14 +285,21 @@ class TurnMaker:
             reply = replace(reply, tool_calls=reply.tool_calls[:1])
         return _without_stop(turn, reply)
 
+    def _opens_think(self, end: array) -> bool:
+        """Whether a prompt that ends with these ids has opened `<think>`."""
+        key = end.tobytes()
+        if key not in self._openings:
+            if len(self._openings) >= OPENINGS_HELD:
+                self._openings.clear()
+            self._openings[key] = self._renderer.decode(list(end)).rstrip().endswith(THINK)
+        return self._openings[key]
 
-def _node(turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Node:
-    last = next((part.ids[-1] for part in reversed(turn.parts) if len(part.ids)), None)
-    unfinished = turn.finish == LENGTH and not (reply.tool_calls or reply.ill_formed) and bool(reply.text)
-    return Node(
-        turn.index, prompt.node, prompt.added, prompt.normal, reply, request.tools, request.template_kwargs, last,
-        unfinished,
-    )  # fmt: skip
+    def _node(self, turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Node:
+        last = next((part.ids[-1] for part in reversed(turn.parts) if len(part.ids)), None)
+        unfinished = turn.finish == LENGTH and not (reply.tool_calls or reply.ill_formed) and bool(reply.text)
+        tools = self._shared.tools(request.tools)
+        added = tuple(self._shared.message(message) for message in prompt.added)
+        return Node(turn.index, prompt.node, added, reply, tools, request.template_kwargs, last, unfinished)
 
 
 def _fork(session: Session, prompt: Prompt) -> str:
@@ -334,6 +339,9 @@ def _seeded(params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
 
 async def _all(coroutines: list[Any]) -> None:
     """Await all; when one fails, end the others before its error travels on."""
+    if len(coroutines) == 1:
+        await coroutines[0]
+        return
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*tasks)

@@ -49,6 +49,7 @@ DOORS = {
     "sglang_router": {"local"},
     "slime": {"host"},
     "tokenizers": {"chat", "testing"},
+    "tiktoken": {"chat"},
     "torch": {"local", "host"},
     "tqdm": {"rollout"},
     "transformers": {"chat", "local", "testing"},

@@ -1,0 +1,156 @@
+"""Tails put together instead of rendered.
+
+Most templates write constant text around what is said in new messages. Where trials show that one
+does, its tail is rendered once with stand-ins for what is said, and each later tail is those pieces
+with the real words between them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+import orjson
+
+from slime_agl.chat.messages import Reply, ToolCall
+from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.shape import PROBE_TOOLS
+from slime_agl.chat.tail import Continuation, Fork, tail_of
+
+HELD = 1024
+MOST_MESSAGES, MOST_SHAPES = 8, 128
+_LITERAL = re.compile(r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\"""")
+_SAID = (
+    "word", "two  words\n\n\nand more", '{"a": [1, 2.50], "b": null}', "[1, 2]", "12", "true", "None",
+    '"quoted" \'twice\' \\n <b>&amp;</b> {{ x }} {% y %}', "<think>\nfirst\n</think>\nthen", "</think>x", "ﬁ ﷺ é́ 日本 👍🏽",
+    "-" * 5000,
+)  # fmt: skip
+
+Pieces = tuple[str, ...]
+
+
+class Glue:
+    """The pieces of one renderer's tails in mode 'short', by what they may depend on.
+
+    That is: roles of the new messages, number of calls, system message, tools, template variables, stop
+    tokens. Tools are told apart by identity; callers hand in the same object for the same tools.
+    """
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._proven: dict[Any, bool] = {}
+        self._held: OrderedDict[Any, tuple[Any, Pieces | None]] = OrderedDict()
+
+    def ids(self, c: Continuation) -> list[int] | None:
+        """The ids that `tail_of` gives in mode 'short', None where only rendering tells."""
+        pieces = self._pieces(c) if _plain(c) else None
+        if pieces is None:
+            return None
+        ids = self._renderer.encode(_joined(pieces, c.new_messages))
+        return ids if ids and ids[0] in self._renderer.marker_ids else None
+
+    def _pieces(self, c: Continuation) -> Pieces | None:
+        kwargs = orjson.dumps(c.kwargs, option=orjson.OPT_SORT_KEYS) if c.kwargs else b""
+        system = c.context[0]["content"] if c.context and c.context[0]["role"] == "system" else None
+        shape = (tuple(message["role"] for message in c.new_messages), len(c.reply.tool_calls), kwargs)
+        key = (shape, system, id(c.tools), self._renderer.stop_tokens)
+        held = self._held.get(key)
+        if held is None:
+            kind = (shape, system is None, c.tools is None)
+            if kind not in self._proven:
+                # Each shape costs some hundred renders, once; an agent may invent template variables at every turn.
+                self._proven[kind] = len(self._proven) < MOST_SHAPES and _constant(self._renderer, c, system)
+            # The tools are held too, so that their identity is not given to others.
+            held = self._held[key] = (c.tools, _cut_up(self._renderer, c) if self._proven[kind] else None)
+            if len(self._held) > HELD:
+                self._held.popitem(last=False)
+        return held[1]
+
+
+def _plain(c: Continuation) -> bool:
+    """Whether the new messages are of the sort that was tried: some words, and ids of this turn's calls."""
+    if len(c.new_messages) > MOST_MESSAGES:
+        return False
+    ids = {call.id for call in c.reply.tool_calls}
+    for message in c.new_messages:
+        said, extra = message["content"], len(message) - 2
+        if not said or said[0].isspace() or said[-1].isspace():
+            return False
+        if extra and (message["role"] != "tool" or extra != ("name" in message) + (message.get("tool_call_id") in ids)):
+            return False
+    return True
+
+
+def _joined(pieces: Pieces, messages: Sequence[dict]) -> str:
+    said = (message["content"] for message in messages)
+    return "".join(part for pair in zip_longest(pieces, said, fillvalue="") for part in pair)
+
+
+def _cut_up(renderer: Renderer, c: Continuation) -> Pieces | None:
+    """The tail's text around what the new messages say; None when that is not there once each, in order."""
+    marks = [f"Sntnl{at}x{at}" for at in range(len(c.new_messages))]
+    said = [{**message, "content": mark} for message, mark in zip(c.new_messages, marks, strict=True)]
+    tail = tail_of(renderer, replace(c, new_messages=said), "short")
+    if isinstance(tail, Fork):
+        return None
+    pieces, rest = [], tail.text
+    for mark in marks:
+        if rest.count(mark) != 1:
+            return None
+        piece, _, rest = rest.partition(mark)
+        pieces.append(piece)
+    pieces.append(rest)
+    return tuple(pieces) if any(pieces[0].startswith(token) for token in renderer.stop_tokens) else None
+
+
+def _constant(renderer: Renderer, c: Continuation, system: str | None) -> bool:
+    """Whether the tail of continuations of this shape is the same text around whatever is said, called and named."""
+    context = [{"role": "user", "content": "x"}]
+    if system is not None:
+        context.insert(0, {"role": "system", "content": "You keep a lighthouse."})
+    tools = None if c.tools is None else PROBE_TOOLS
+
+    def trial(said: str, name: str = "probe_tool", first: int = 1, named: bool = True) -> Continuation:
+        calls = tuple(ToolCall(f"probe{first + at:04d}", name, "{}") for at in range(len(c.reply.tool_calls)))
+        return Continuation(context, Reply("", "", calls), _saying(c, said, calls, named), tools, c.kwargs, None)
+
+    pieces = _cut_up(renderer, trial("x"))
+    others = (trial("x", "other", 4), trial("x", named=False))
+    if pieces is None or any(_cut_up(renderer, other) != pieces for other in others):
+        return False
+    for said in (*_SAID, *_literals(renderer.template)):
+        one = trial(said)
+        tail = tail_of(renderer, one, "short")
+        if isinstance(tail, Fork) or tail.text != _joined(pieces, one.new_messages):
+            return False
+    return True
+
+
+def _saying(c: Continuation, said: str, calls: Sequence[ToolCall], named: bool) -> list[dict]:
+    new: list[dict] = []
+    for at, message in enumerate(c.new_messages):
+        out = {"role": message["role"], "content": said if at % 2 == 0 else f"{said} {said}"}
+        if message["role"] == "tool":
+            call = calls[min(at, len(calls) - 1)] if calls else ToolCall("probe0001", "probe_tool", "{}")
+            out |= {"tool_call_id": call.id, **({"name": call.name} if named else {})}
+        new.append(out)
+    return new
+
+
+def _literals(template: str) -> list[str]:
+    """What may be said around each string literal of a template: it alone, and at both ends of a word."""
+    found: dict[str, None] = {}
+    for match in _LITERAL.findall(template):
+        try:
+            text = ast.literal_eval(match)
+        except (ValueError, SyntaxError):
+            continue
+        for said in (text.strip(), f"{text}word{text}".strip(), f"word{text}word"):
+            found[said] = None
+    found.pop("", None)
+    return list(found)
