@@ -17,6 +17,7 @@ from slime_agl.chat.renderer import Renderer
 from slime_agl.config import Config, FailureConfig
 from slime_agl.credit.emitted import Emitted, Reward
 from slime_agl.errors import SlimeAglError
+from slime_agl.gateway import garbage
 from slime_agl.gateway.server import Gateway
 from slime_agl.gateway.session import SealedSession, SessionSpec
 from slime_agl.host import EvalPrompts
@@ -154,6 +155,7 @@ class Runtime:
         self._kept: dict[type[Closable], Closable] = {}
         self._numbers = itertools.count(1 << 40)
         self._running = False
+        self._collector: tuple[int, int, int] | None = None
         self._said: set[str] = set()
         self._contained: Counter[str] = Counter()
         self.outstanding = Outstanding()
@@ -169,6 +171,7 @@ class Runtime:
         except BaseException:
             self.stop()
             raise
+        self._collector = garbage.relax()
 
     def stop(self) -> None:
         """Stop everything; may be called again."""
@@ -178,6 +181,8 @@ class Runtime:
         try:
             self._wait(self._close())
         finally:
+            if self._collector is not None:
+                garbage.restore(self._collector)
             self._gateway.stop()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

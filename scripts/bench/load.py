@@ -1,7 +1,7 @@
 """Agents as cheap as possible: raw HTTP/1.1 over one connection each. A process of its own, steered over stdin.
 
 A command is a JSON object: {"url", "name", "sessions", "turns", "at_once", "length"}; `direct` posts a prompt of ids to
-an engine instead. The answer: {"turns", "errors", "seconds", "latencies"}.
+an engine instead. The answer: {"turns", "errors", "seconds", "p50"}, the last the median of a turn's seconds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import statistics
 import sys
 import time
 from dataclasses import dataclass, field
@@ -93,12 +94,8 @@ class Load:
         for connection in connections:
             connection.close()
         result = self._result
-        return {
-            "turns": result.turns,
-            "errors": result.errors,
-            "seconds": result.seconds,
-            "latencies": result.latencies,
-        }
+        p50 = statistics.median(result.latencies)
+        return {"turns": result.turns, "errors": result.errors, "seconds": result.seconds, "p50": p50}
 
     async def _worker(self, connection: Connection, waiting: Any) -> None:
         for number in waiting:

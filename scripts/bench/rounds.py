@@ -127,9 +127,9 @@ def _round(load: Process, subject: Process, engine: str, scale: Scale) -> dict[s
     ):
         done = run(sessions, 10, at_once)
         found[rate], found[cpu] = done["turns"] / done["seconds"], done["cpu"] / done["turns"]
-    single = statistics.median(run(scale.single, 10, 1)["latencies"])
+    single = run(scale.single, 10, 1)["p50"]
     direct = load.ask(url=engine, name="", sessions=scale.single, turns=10, at_once=1, length=200, direct=True)
-    found["added"] = 1000 * (single - statistics.median(direct["latencies"]))
+    found["added"] = 1000 * (single - direct["p50"])
     found["long_cpu"] = run(1, scale.long, 1, 600)["cpu"]
     return found
 

@@ -30,6 +30,7 @@ from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
+from slime_agl.gateway import garbage
 from slime_agl.gateway.server import Gateway, GatewayParts
 from slime_agl.gateway.session import SessionSpec
 from slime_agl.trace.ledger import Ledger
@@ -145,6 +146,7 @@ def resident() -> int:
 def main(kind: str, engine: str, material: str) -> None:
     pin(last=False)
     subject = SUBJECTS[kind](engine, json.loads(Path(material).read_text())["model"])
+    garbage.relax()  # as the runtime does; for all subjects alike
     print(json.dumps({"url": subject.url}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -32,62 +32,70 @@ _SAID = (
 )  # fmt: skip
 
 Pieces = tuple[str, ...]
+Manner = Callable[[str], str]
 
 
 class Glue:
     """The pieces of one renderer's tails in mode 'short', by what they may depend on.
 
-    That is: roles of the new messages, number of calls, system message, tools, template variables, stop
-    tokens. Tools are told apart by identity; callers hand in the same object for the same tools.
+    That is: roles of the new messages, number of calls, white space at the ends of what is said, system
+    message, tools, template variables, stop tokens. Tools are told apart by identity; callers hand in the
+    same object for the same tools.
     """
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._proven: dict[Any, bool] = {}
-        self._held: OrderedDict[Any, tuple[Any, Pieces | None]] = OrderedDict()
+        self._proven: dict[Any, Manner | None] = {}
+        self._held: OrderedDict[Any, tuple[Any, Manner | None, Pieces | None]] = OrderedDict()
 
     def ids(self, c: Continuation) -> list[int] | None:
         """The ids that `tail_of` gives in mode 'short', None where only rendering tells."""
-        pieces = self._pieces(c) if _plain(c) else None
-        if pieces is None:
+        if not _tried(c):
             return None
-        ids = self._renderer.encode(_joined(pieces, c.new_messages))
+        manner, pieces = self._pieces(c)
+        if manner is None or pieces is None:
+            return None
+        ids = self._renderer.encode(_joined(pieces, c.new_messages, manner))
         return ids if ids and ids[0] in self._renderer.marker_ids else None
 
-    def _pieces(self, c: Continuation) -> Pieces | None:
+    def _pieces(self, c: Continuation) -> tuple[Manner | None, Pieces | None]:
         kwargs = orjson.dumps(c.kwargs, option=orjson.OPT_SORT_KEYS) if c.kwargs else b""
         system = c.context[0]["content"] if c.context and c.context[0]["role"] == "system" else None
-        shape = (tuple(message["role"] for message in c.new_messages), len(c.reply.tool_calls), kwargs)
+        roles = tuple(message["role"] for message in c.new_messages)
+        shape = (roles, len(c.reply.tool_calls), _ragged(c.new_messages), kwargs)
         key = (shape, system, id(c.tools), self._renderer.stop_tokens)
         held = self._held.get(key)
         if held is None:
             kind = (shape, system is None, c.tools is None)
             if kind not in self._proven:
                 # Each shape costs some hundred renders, once; an agent may invent template variables at every turn.
-                self._proven[kind] = len(self._proven) < MOST_SHAPES and _constant(self._renderer, c, system)
+                room = len(self._proven) < MOST_SHAPES
+                self._proven[kind] = _manner(self._renderer, c, system) if room else None
+            manner = self._proven[kind]
             # The tools are held too, so that their identity is not given to others.
-            held = self._held[key] = (c.tools, _cut_up(self._renderer, c) if self._proven[kind] else None)
+            held = self._held[key] = (c.tools, manner, _cut_up(self._renderer, c) if manner else None)
             if len(self._held) > HELD:
                 self._held.popitem(last=False)
-        return held[1]
+        return held[1:]
 
 
-def _plain(c: Continuation) -> bool:
-    """Whether the new messages are of the sort that was tried: some words, and ids of this turn's calls."""
-    if len(c.new_messages) > MOST_MESSAGES:
-        return False
+def _tried(c: Continuation) -> bool:
+    """Whether the new messages are of the sort that is tried: text, with ids of this turn's calls."""
     ids = {call.id for call in c.reply.tool_calls}
     for message in c.new_messages:
-        said, extra = message["content"], len(message) - 2
-        if not said or said[0].isspace() or said[-1].isspace():
-            return False
+        extra = len(message) - 2
         if extra and (message["role"] != "tool" or extra != ("name" in message) + (message.get("tool_call_id") in ids)):
             return False
-    return True
+    return len(c.new_messages) <= MOST_MESSAGES
 
 
-def _joined(pieces: Pieces, messages: Sequence[dict]) -> str:
-    said = (message["content"] for message in messages)
+def _ragged(messages: Sequence[dict]) -> bool:
+    """Whether a message is empty, or has white space at an end, which many templates remove."""
+    return any(not said or said[0].isspace() or said[-1].isspace() for said in (m["content"] for m in messages))
+
+
+def _joined(pieces: Pieces, messages: Sequence[dict], manner: Manner) -> str:
+    said = (manner(message["content"]) for message in messages)
     return "".join(part for pair in zip_longest(pieces, said, fillvalue="") for part in pair)
 
 
@@ -108,8 +116,9 @@ def _cut_up(renderer: Renderer, c: Continuation) -> Pieces | None:
     return tuple(pieces) if any(pieces[0].startswith(token) for token in renderer.stop_tokens) else None
 
 
-def _constant(renderer: Renderer, c: Continuation, system: str | None) -> bool:
-    """Whether the tail of continuations of this shape is the same text around whatever is said, called and named."""
+def _manner(renderer: Renderer, c: Continuation, system: str | None) -> Manner | None:
+    """How the tail of continuations of this shape puts what is said between the same pieces, whatever is said,
+    called and named: as it stands, or without white space at its ends; None for any other way."""
     context = [{"role": "user", "content": "x"}]
     if system is not None:
         context.insert(0, {"role": "system", "content": "You keep a lighthouse."})
@@ -122,13 +131,17 @@ def _constant(renderer: Renderer, c: Continuation, system: str | None) -> bool:
     pieces = _cut_up(renderer, trial("x"))
     others = (trial("x", "other", 4), trial("x", named=False))
     if pieces is None or any(_cut_up(renderer, other) != pieces for other in others):
-        return False
-    for said in (*_SAID, *_literals(renderer.template)):
-        one = trial(said)
-        tail = tail_of(renderer, one, "short")
-        if isinstance(tail, Fork) or tail.text != _joined(pieces, one.new_messages):
-            return False
-    return True
+        return None
+    trials = [trial(said) for said in _sayings(renderer.template, ragged=_ragged(c.new_messages))]
+    for manner in (str, str.strip):
+        if all(_wrote(renderer, one, _joined(pieces, one.new_messages, manner)) for one in trials):
+            return manner
+    return None
+
+
+def _wrote(renderer: Renderer, c: Continuation, text: str) -> bool:
+    tail = tail_of(renderer, c, "short")
+    return not isinstance(tail, Fork) and tail.text == text
 
 
 def _saying(c: Continuation, said: str, calls: Sequence[ToolCall], named: bool) -> list[dict]:
@@ -142,15 +155,16 @@ def _saying(c: Continuation, said: str, calls: Sequence[ToolCall], named: bool) 
     return new
 
 
-def _literals(template: str) -> list[str]:
-    """What may be said around each string literal of a template: it alone, and at both ends of a word."""
-    found: dict[str, None] = {}
+def _sayings(template: str, *, ragged: bool) -> list[str]:
+    """What a template might look for: its own string literals foremost, alone and at both ends of a word."""
+    found: dict[str, None] = dict.fromkeys(_SAID)
     for match in _LITERAL.findall(template):
         try:
             text = ast.literal_eval(match)
         except (ValueError, SyntaxError):
             continue
-        for said in (text.strip(), f"{text}word{text}".strip(), f"word{text}word"):
-            found[said] = None
+        found |= dict.fromkeys((text.strip(), f"{text}word{text}".strip(), f"word{text}word"))
     found.pop("", None)
-    return list(found)
+    if not ragged:
+        return list(found)
+    return ["", " ", "\n", *found, *(f"\n  {said} \n\n" for said in found)]
