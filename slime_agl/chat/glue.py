@@ -81,12 +81,16 @@ class Glue:
 
 def _tried(c: Continuation) -> bool:
     """Whether the new messages are of the sort that is tried: text, with ids of this turn's calls."""
+    if c.prefill is not None or len(c.new_messages) > MOST_MESSAGES:
+        return False
     ids = {call.id for call in c.reply.tool_calls}
     for message in c.new_messages:
         extra = len(message) - 2
+        if not isinstance(message["content"], str):
+            return False
         if extra and (message["role"] != "tool" or extra != ("name" in message) + (message.get("tool_call_id") in ids)):
             return False
-    return len(c.new_messages) <= MOST_MESSAGES
+    return True
 
 
 def _ragged(messages: Sequence[dict]) -> bool:

@@ -149,9 +149,7 @@ class TurnMaker:
         if node is None:
             return None
         written = token_array(self._renderer.encode(begun[len(node.reply.text) :]))
-        return self._extended(
-            session, node.index, written, node=node.parent, added=node.added, begun=begun
-        )
+        return self._extended(session, node.index, written, node=node.parent, added=node.added, begun=begun)
 
     async def _text_prompt(self, session: Session, request: TurnRequest, text: str) -> Prompt:
         start = session.own_prompts.start(text, session.ledger, self._renderer.decode)
