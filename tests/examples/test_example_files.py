@@ -1,0 +1,124 @@
+"""What every example folder has: data that its script writes, a configuration, a training script slime understands."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slime_agl.config import Config
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MADE = sorted(path.parent.name for path in EXAMPLES.glob("*/data.py"))
+COMMON = EXAMPLES / "common.sh"
+
+
+def read(name: str, file: str) -> list[dict]:
+    return [json.loads(line) for line in (EXAMPLES / name / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_rows_are_those_that_the_script_writes_and_none_is_evaluated_that_trains(name: str):
+    made = importlib.import_module(f"{name}.data").rows()
+    assert {file: read(name, file) for file in made} == made
+    assert len(made["train"]) >= 64 and len(made["eval"]) >= 8
+    prompts = [row["prompt"] for rows in made.values() for row in rows]
+    assert len(prompts) == len(set(prompts))
+    assert all(set(row) == {"prompt", "label", "metadata"} for rows in made.values() for row in rows)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_configuration_is_accepted_and_names_the_agent(name: str):
+    config = Config.read(yaml.safe_load((EXAMPLES / name / "agl.yaml").read_text(encoding="utf-8"))["agl"])
+    folder, _, function = config.agent.partition(".agent:")
+    assert (EXAMPLES / folder / "agent.py").exists() and f"def {function}(" in (
+        EXAMPLES / folder / "agent.py"
+    ).read_text()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_readme_is_one_screen_and_names_every_file(name: str):
+    text = (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 50
+    files = {path.name for path in (EXAMPLES / name).iterdir() if path.is_file() and path.name != "README.md"}
+    assert {file for file in files if f"`{file}`" not in text} == set()
+
+
+def test_the_common_script_parses():
+    subprocess.run(["bash", "-n", str(COMMON)], check=True)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_without_gpus_the_script_says_what_to_do_instead(name: str):
+    done = run_script(name, NUM_GPUS="0")
+    assert done.returncode == 1 and "--local" in done.stderr
+    assert "unknown option --fast" in run_script(name, "--fast").stderr
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_missing_package_is_named_before_anything_starts(name: str, tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    python.chmod(0o755)
+    done = run_script(name, "--local", SLIME_AGL_PYTHON=str(python))
+    assert done.returncode == 1 and "pip install" in done.stderr
+
+
+@pytest.mark.needs_slime
+@pytest.mark.parametrize("name", MADE)
+def test_slime_knows_every_flag(name: str, slime_dir: Path, known_flags: set[str]):
+    done = run_script(name, "--print", SLIME_DIR=str(slime_dir), NUM_GPUS="4")
+    assert done.returncode == 0, done.stderr
+    driver, *given = done.stdout.splitlines()
+    assert (slime_dir / driver).exists()
+    flags = {line for line in given if line.startswith("--")}
+    assert "--rollout-function-path" in flags and flags - known_flags == set()
+
+
+def run_script(name: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NUM_GPUS": "0", **variables}
+    script = str(EXAMPLES / name / "run.sh")
+    return subprocess.run([script, *words], capture_output=True, text=True, env=environment, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def slime_dir() -> Path:
+    slime = pytest.importorskip("slime.utils.types", reason="slime is not on PYTHONPATH", exc_type=ImportError)
+    return Path(slime.__file__).parents[2]
+
+
+# Prints the flags of slime's own parser. What slime's module of arguments imports beside it is named only, until a
+# command line is read; a process of its own keeps the stand-ins away from other tests.
+PRINT_FLAGS = """
+import argparse, sys
+from importlib.util import find_spec
+from unittest.mock import MagicMock
+
+missing = {name for name in ("sglang", "sglang_router", "httpx") if find_spec(name) is None}
+for name in ("sglang", "sglang.srt", "sglang.srt.server_args", "sglang_router", "sglang_router.launch_router", "httpx"):
+    if name.partition(".")[0] in missing:
+        sys.modules[name] = MagicMock()
+from slime.utils.arguments import get_slime_extra_args_provider
+
+parser = argparse.ArgumentParser(conflict_handler="resolve")
+get_slime_extra_args_provider()(parser)
+print(*(option for action in parser._actions for option in action.option_strings))
+"""
+
+
+@pytest.fixture(scope="module")
+def known_flags(slime_dir: Path) -> set[str]:
+    """The flags of slime's own parser, and those of Megatron and SGLang that slime's own scripts and models use."""
+    done = subprocess.run([sys.executable, "-c", PRINT_FLAGS], capture_output=True, text=True, timeout=120)
+    if "ModuleNotFoundError" in done.stderr:
+        pytest.skip(f"slime's parser needs more packages: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    scripts = [path.read_text() for path in slime_dir.glob("scripts/**/*.sh")]
+    return set(done.stdout.split()) | set(re.findall(r"(?<!\S)--[a-z0-9-]+", "\n".join(scripts)))
