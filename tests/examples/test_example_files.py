@@ -101,8 +101,8 @@ import argparse, sys
 from importlib.util import find_spec
 from unittest.mock import MagicMock
 
-missing = {name for name in ("sglang", "sglang_router", "httpx") if find_spec(name) is None}
-for name in ("sglang", "sglang.srt", "sglang.srt.server_args", "sglang_router", "sglang_router.launch_router", "httpx"):
+missing = {name for name in ("sglang", "sglang_router", "httpx", "wandb", "ray") if find_spec(name) is None}
+for name in ("sglang", "sglang.srt", "sglang.srt.server_args", "sglang_router", "sglang_router.launch_router", "httpx", "wandb", "ray"):
     if name.partition(".")[0] in missing:
         sys.modules[name] = MagicMock()
 from slime.utils.arguments import get_slime_extra_args_provider

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Train Qwen3-4B as three solvers, three rewriters and a selector, with slime, on the GPUs of one machine.
+#
+#   run.sh            inside slime's container image, with the checkpoints in place
+#   run.sh --local    no GPU, no slime, no model: the same rollout on this machine's CPU
+#   run.sh --print    slime's arguments, one a line
+#
+# Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, NUM_GPUS (defaults: the container's paths and all GPUs).
+set -euo pipefail
+
+HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+source "$HERE/../common.sh"
+
+# An execution gives seven Samples, so a step has fewer executions than elsewhere.
+ROLLOUT_ARGS+=(
+    --rollout-batch-size 8
+    --global-batch-size 64
+    --rollout-max-response-len 1024
+)
+
+main "$@"
