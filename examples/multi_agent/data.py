@@ -1,6 +1,6 @@
 """Write train.jsonl and eval.jsonl: problems whose answer takes a few steps, so that solvers go wrong now and then.
 
-    python data.py
+python data.py
 """
 
 from __future__ import annotations
