@@ -120,6 +120,8 @@ def known_flags(slime_dir: Path) -> set[str]:
     if "ModuleNotFoundError" in done.stderr:
         pytest.skip(f"slime's parser needs more packages: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    named = [path for kind in ("scripts/**/*.sh", "examples/**/*.sh", "docs/en/**/*.md") for path in slime_dir.glob(kind)]
+    named = [
+        path for kind in ("scripts/**/*.sh", "examples/**/*.sh", "docs/en/**/*.md") for path in slime_dir.glob(kind)
+    ]
     text = "\n".join(path.read_text(encoding="utf-8") for path in named)
     return set(done.stdout.split()) | set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text))
