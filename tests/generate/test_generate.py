@@ -108,8 +108,9 @@ async def test_an_evaluation_is_one_sample_of_the_agent_in_mode_val(fake_sglang,
 
 async def test_executions_of_a_step_share_its_record(fake_sglang, run: Run, tmp_path: Path):
     fake_sglang.answer_with(lambda request: "ok")
+    section = {"record_dir": str(tmp_path)}
     for evaluation in (False, False, True):
-        await run(chat_agent(), section={"record_dir": str(tmp_path)}, evaluation=evaluation)
+        await run("slime_agl.testing.agents.chat_agent", section=section, evaluation=evaluation)
     shutdown()
     records = {path.name.partition("-")[0]: read_record(path) for path in tmp_path.iterdir()}
     assert {name: len(record.executions) for name, record in records.items()} == {"step": 2, "eval": 1}
