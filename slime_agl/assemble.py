@@ -58,6 +58,7 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
         timeout_seconds=config.runners.timeout_seconds,
         max_attempts=config.failure.max_attempts,
         tokens=config.spans == "tokens",
+        frozen=args.frozen_models,
     )
     if args.hf_checkpoint is None:
         raise ConfigError(
@@ -120,7 +121,7 @@ def live_runtime(config: Config, args: RolloutArgs) -> Runtime:
     made_of = (
         config, args.router_url, args.hf_checkpoint, args.chat_template_path, args.apply_chat_template_kwargs,
         tuple(args.rollout_stop_token_ids or ()), args.sglang_tool_call_parser, args.sglang_reasoning_parser,
-        args.concurrency, _replay(args),
+        args.concurrency, _replay(args), args.frozen_models,
     )  # fmt: skip
     with _live.lock:
         if _live.runtime is not None and _live.made_of == made_of:

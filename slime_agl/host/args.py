@@ -152,13 +152,12 @@ class RolloutArgs:
             )
         return f"http://{self.sglang_router_ip}:{self.sglang_router_port}"
 
-    def router_for(self, model: str) -> str:
-        """Base URL of the router of a named model; slime's default router for a name it does not serve."""
-        routers = self.sglang_model_routers or {}
-        if model not in routers:
-            return self.router_url
-        host, port = routers[model]
-        return f"http://{host}:{port}"
+    @property
+    def frozen_models(self) -> dict[str, str]:
+        """OpenAI-compatible endpoints of the models that slime serves beside the one it trains, by name."""
+        trained = (self.sglang_router_ip, self.sglang_router_port)
+        routers = {name: tuple(address) for name, address in (self.sglang_model_routers or {}).items()}
+        return {name: f"http://{host}:{port}/v1" for name, (host, port) in routers.items() if (host, port) != trained}
 
     @property
     def experts_width(self) -> int | None:

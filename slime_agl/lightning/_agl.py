@@ -23,6 +23,7 @@ with warnings.catch_warnings():
     from agentlightning.tracer import Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
     from agentlightning.tracer.dummy import DummySpanRecordingContext
     from agentlightning.types import (
+        LLM,
         Attempt,
         AttemptedRollout,
         PromptTemplate,
@@ -37,6 +38,7 @@ with warnings.catch_warnings():
     from agentlightning.utils.otel import extract_links_from_attributes, query_linked_spans
 
 __all__ = [
+    "LLM",
     "Attempt",
     "AttemptedRollout",
     "DummySpanRecordingContext",

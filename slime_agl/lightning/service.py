@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-from slime_agl.errors import SlimeAglError
-from slime_agl.lightning._agl import PromptTemplate, ProxyLLM
+from slime_agl.errors import ConfigError, SlimeAglError
+from slime_agl.lightning._agl import LLM, PromptTemplate, ProxyLLM
 from slime_agl.lightning.agents import load_agent
 from slime_agl.lightning.attempts import SessionPort
 from slime_agl.lightning.outcome import STATUSES, RolloutOutcome
@@ -27,6 +27,8 @@ class Lightning:
 
     agent: anything `load_agent` accepts. tokens: whether turn spans carry token ids and logprobs.
     templates: f-string prompt templates that agents get beside the model, by resource name.
+    frozen: endpoints of models that nobody trains (`http://host:port/v1`), by resource name; agents get
+    them as they are, so their answers are recorded nowhere.
     The rest is as in RunnerPool. Only `turn_committed` may be called from other threads.
     """
 
@@ -40,7 +42,10 @@ class Lightning:
         max_attempts: int,
         tokens: bool = False,
         templates: Mapping[str, str] | None = None,
+        frozen: Mapping[str, str] | None = None,
     ) -> None:
+        if MAIN_LLM in (frozen or ()):
+            raise ConfigError(f"a frozen model is named {MAIN_LLM}, which is the model being trained; rename it")
         self._agent = load_agent(agent)
         self._limits: dict[str, Any] = {
             "mode": mode,
@@ -52,6 +57,7 @@ class Lightning:
         self._templates = {
             name: PromptTemplate(template=text, engine="f-string") for name, text in (templates or {}).items()
         }
+        self._frozen = {name: LLM(endpoint=url, model=name, api_key="none") for name, url in (frozen or {}).items()}
         self._tracer = RoutingTracer()
         self._snapshots: dict[str, int] = {}
         self._uses: Counter[str] = Counter()
@@ -86,20 +92,19 @@ class Lightning:
         endpoint: str,
         model: str,
         sampling_parameters: Mapping[str, Any],
-        extra: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> str:
         """Publish the resources of a step; returns their id, for `run`.
 
-        endpoint: `http://host:port/v1`; each attempt gets its own address below it. extra: further
-        ProxyLLM resources by name, as keyword arguments. A step may publish several times (training
-        and evaluation); resources of earlier steps go when the last rollout that uses them has ended.
+        endpoint: `http://host:port/v1`; each attempt gets its own address below it. A step may publish
+        several times (training and evaluation), and steps need not come in order: train_async.py evaluates
+        after one step when it has generated the next. Resources of other steps go when the last rollout that
+        uses them has ended.
         """
         store = self._started(self.store)
         main = ProxyLLM(endpoint=endpoint, model=model, sampling_parameters=dict(sampling_parameters))
-        others = {name: ProxyLLM(**arguments) for name, arguments in (extra or {}).items()}
         # The model being trained comes first: functional agents take the first LLM they see.
-        resources = {MAIN_LLM: main, **others, **self._templates}
-        self._step = max(self._step, step)
+        resources = {MAIN_LLM: main, **self._frozen, **self._templates}
+        self._step = step
         snapshot = await store.add_resources(resources)
         self._snapshots[snapshot.resources_id] = step
         for resources_id in list(self._snapshots):
@@ -163,9 +168,9 @@ class Lightning:
         }
 
     async def _retire(self, resources_id: str) -> None:
-        """Forget a snapshot of an earlier step that no rollout uses."""
+        """Forget a snapshot of another step than the latest published one that no rollout uses."""
         step = self._snapshots.get(resources_id)
-        if step is not None and step < self._step and self._uses[resources_id] == 0:
+        if step is not None and step != self._step and self._uses[resources_id] == 0:
             del self._snapshots[resources_id], self._uses[resources_id]
             await self._started(self.store).forget_resources(resources_id)
 

@@ -73,13 +73,18 @@ def test_a_call_without_arguments_is_refused():
         RolloutArgs.read(None)
 
 
-def test_the_router_is_slimes_unless_a_model_has_its_own():
+def test_models_beside_the_trained_one_are_frozen():
+    routers = {"actor": ("10.0.0.1", 3000), "ref": ("10.0.0.2", 3001), "judge": ["[::1]", 3002]}
     args = RolloutArgs.read(
-        Namespace(sglang_router_ip="[::1]", sglang_router_port=3000, sglang_model_routers={"ref": ("10.0.0.2", 3001)})
+        Namespace(sglang_router_ip="10.0.0.1", sglang_router_port=3000, sglang_model_routers=routers)
     )
+    assert args.frozen_models == {"ref": "http://10.0.0.2:3001/v1", "judge": "http://[::1]:3002/v1"}
+    assert RolloutArgs.read(Namespace()).frozen_models == {}
+
+
+def test_the_router_is_slimes():
+    args = RolloutArgs.read(Namespace(sglang_router_ip="[::1]", sglang_router_port=3000))
     assert args.router_url == "http://[::1]:3000"
-    assert args.router_for("ref") == "http://10.0.0.2:3001"
-    assert args.router_for("policy") == args.router_url
     with pytest.raises(ConfigError, match="--sglang-router-port is None"):
         _ = RolloutArgs.read(Namespace(sglang_router_ip="127.0.0.1")).router_url
 

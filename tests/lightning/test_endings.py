@@ -53,15 +53,8 @@ async def test_further_models_and_templates_stand_beside_the_trained_model(bench
     async def agent(task, llm, prompt_template):
         assert (llm.model, prompt_template.format(name="you")) == ("policy", "hello you")
 
-    made = await bench(agent, templates={"greeting": "hello {name}"})
-    resources_id = await made.service.publish(
-        0,
-        endpoint="http://gateway:1/v1",
-        model="policy",
-        sampling_parameters={},
-        extra={"judge": {"endpoint": "http://gateway:1/v1", "model": "judge"}},
-    )
-    runs = [made.service.run({}, mode="train", resources_id=resources_id) for _ in range(3)]
+    made = await bench(agent, templates={"greeting": "hello {name}"}, frozen={"judge": "http://judge:1/v1"})
+    runs = [made.run({}) for _ in range(3)]
     assert [outcome.final.error for outcome in await asyncio.gather(*runs)] == [None] * 3
     # What upstream says about several models is said once, not once per attempt.
     assert [record.name for record in caplog.records] == ["agentlightning.litagent.decorator"]

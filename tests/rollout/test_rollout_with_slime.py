@@ -221,3 +221,49 @@ def test_slimes_manager_takes_replay_data(fake_sglang, managed):
     samples = slime.samples(5)
     assert [fault for sample in samples if not sample.remove_sample for fault in replay.faults(sample)] == []
     assert len(samples) == 8
+
+
+def test_slimes_performance_metrics_are_filled(fake_sglang, managed):
+    fake_sglang.answer_with(lambda request: "ok")
+    slime = managed(does_as_told, ["abc", "d"], rollout_num_gpus=2)
+    slime.manager.generate(0)
+    (logged,) = slime.logged
+    for name in ("tokens_per_gpu_per_sec", "effective_tokens_per_gpu_per_sec", "non_generation_time/mean"):
+        assert logged[f"perf/{name}"] > 0
+    assert logged["perf/request/e2e_latency/max"] == 0.0  # as the fake engine says
+    assert logged["rollout/prefix_cache_hit_rate"] == 0.0 and logged["rollout/agl/executions"] == 4
+    spans = [event for sample in slime.samples(0) for event in sample.trace["events"] if event["type"] == "span_end"]
+    assert sum(span["attrs"]["completion_tokens"] for span in spans) == logged["rollout/agl/sampled_tokens"]
+
+
+def test_slime_logs_an_evaluation_with_its_passrate(fake_sglang, managed):
+    fake_sglang.answer_with(lambda request: "ok")
+    slime = managed(does_as_told, ["a", "bc!"], n_samples_per_eval_prompt=2, log_passrate=True)
+    slime.manager.eval(0)
+    (logged,) = slime.logged
+    assert logged["eval/rows"] == 0.5 and logged["eval/rows-pass@1"] == 0.5
+
+
+@pytest.mark.parametrize("evaluation", [False, True], ids=["training", "evaluation"])
+def test_slimes_contract_for_a_rollout_function_holds(fake_sglang, managed, monkeypatch, evaluation: bool):
+    """What slime's own contract test asks of a path, with the arguments that ours needs (slime's test has none)."""
+    monkeypatch.syspath_prepend(str(Path(types.__file__).parents[2] / "tests"))
+    contract = slimes("plugin_contracts.test_plugin_rollout_contracts")
+    fake_sglang.answer_with(lambda request: "ok")
+    manager = managed(does_as_told, ["a", "b"]).manager
+    contract.assert_rollout_function_signature_matches_default(manager.generate_rollout)
+    output = contract.call_rollout_fn(
+        manager.generate_rollout, manager.args, 2, manager.data_source, evaluation=evaluation
+    )
+    if evaluation:
+        contract.assert_eval_rollout_contract(output)
+    else:
+        contract.assert_train_rollout_contract(output, n_samples_per_prompt=2)
+
+
+def test_slimes_contract_for_our_other_paths_holds(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(types.__file__).parents[2] / "tests"))
+    contract = slimes("plugin_contracts.test_plugin_path_loading_contracts")
+    contract.check_data_source_path("slime_agl.data_source.ResumableDataSource")
+    monkeypatch.setenv(contract.contract_env_name("CUSTOM_RM_PATH"), "slime_agl.reward.custom_rm")
+    contract.test_custom_rm_path_aligns_with_expected_format()
