@@ -40,6 +40,6 @@ def test_the_example_test_of_the_readme_passes(pytester: pytest.Pytester):
     pytester.makepyfile(
         test_readme_example=example.replace("my_package.agents.adder", "slime_agl.testing.agents.tool_agent")
     )
-    pytester.runpytest_inprocess("-W", "default", "-o", "asyncio_default_fixture_loop_scope=function").assert_outcomes(
+    pytester.runpytest_subprocess("-W", "default", "-o", "asyncio_default_fixture_loop_scope=function").assert_outcomes(
         passed=1
     )
