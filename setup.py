@@ -31,6 +31,7 @@ setup(
         "orjson",
         "pyyaml",
         "rich",
+        "tiktoken",  # encodes several times as fast where it is seen to give the same ids
         "tokenizers",
         "tqdm",
         "transformers>=4.51",

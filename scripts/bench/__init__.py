@@ -1,1 +1,1 @@
-"""How fast the gateway is, beside an empty proxy (the limit) and a gateway that renders and encodes the chat again."""
+"""Benchmarks. `python -m bench` measures the gateway (see `__main__`); `heavy_tail.py` stands alone."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import argparse as prose
 import asyncio.base_events
 import inspect
 import logging
@@ -17,19 +16,22 @@ from bench.material import write_material
 from bench.rounds import QUICK, THOROUGH, Figures, measure
 from bench.table import markdown, table
 
-SOURCES = [prose, inspect, logging, subprocess, tempfile, typing, asyncio.base_events, statistics]
+# Text for agents and tools to say.
+SOURCES = [argparse, inspect, logging, subprocess, tempfile, typing, asyncio.base_events, statistics]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench/run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; its times mean nothing")
+    parser = argparse.ArgumentParser(prog="scripts/bench/gateway", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke test on a small vocabulary; its times mean nothing"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the copy for the README")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of interleaved runs; medians are shown")
     parser.add_argument("--only", choices=["ours", "empty", "rerender"], action="append", help="measure only these")
     options = parser.parse_args()
     scale = QUICK if options.quick else THOROUGH
     with tempfile.TemporaryDirectory(prefix="slime-agl-bench-") as folder:
-        material = write_material(Path(folder), SOURCES)
+        material = write_material(Path(folder), SOURCES, small=options.quick)
         subjects = options.only or ["ours", "rerender", "empty"]
         figures: dict[str, Figures] = measure(material, subjects, scale, 1 if options.quick else options.rounds)
     print((markdown if options.markdown else table)(figures))

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+from slime_agl.testing.tokenizer import tiny_tokenizer
+
 MESSAGES, ANSWERS = 64, 16
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 SYSTEM = {"role": "system", "content": "You are a careful engineer. Use the tools; answer when you are sure."}
@@ -32,9 +34,12 @@ TOOLS = [
 ]
 
 
-def write_material(folder: Path, sources: list[ModuleType]) -> Path:
-    """Write the tokenizer and `material.json` into `folder`; returns the path of the latter."""
-    tokenizer = qwen_tokenizer()
+def write_material(folder: Path, sources: list[ModuleType], *, small: bool = False) -> Path:
+    """Write the tokenizer and `material.json` into `folder`; returns the path of the latter.
+
+    small: a vocabulary that loads in no time, in the real one's place.
+    """
+    tokenizer = tiny_tokenizer() if small else qwen_tokenizer()
     tokenizer.save_pretrained(folder / "model")
     core = tokenizer.backend_tokenizer
     ids = core.encode("\n".join(inspect.getsource(module) for module in sources), add_special_tokens=False).ids

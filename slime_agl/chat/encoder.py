@@ -33,12 +33,10 @@ SPECIMENS = (
 
 def fast_encoder(tokenizer: Any) -> Encode | None:
     """Return an encoder that gives what the tokenizer's own gives, without special tokens added; None when
-    tiktoken is missing, the tokenizer is of another kind, or one text of many comes out differently."""
+    the tokenizer is of another kind, or one text of many comes out differently."""
+    import tiktoken
+
     core = getattr(tokenizer, "backend_tokenizer", None)
-    try:
-        import tiktoken
-    except ImportError:
-        return None
     pattern = None if core is None else _pattern(core)
     if pattern is None:
         return None

@@ -1,0 +1,110 @@
+"""The faster encoder: the same ids, or none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from slime_agl.chat.encoder import LONGEST_TEXT, Encode, fast_encoder
+from slime_agl.chat.renderer import Renderer
+
+WORDS = r"""'(?:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
+CORPUS = [
+    'def search(query: str) -> list:\n    return {"name": "search", "arguments": [1, 22, 333]}\n',
+    "the tide, it's",
+]
+
+
+def bytewise(model: Any = None, added: list[Any] | None = None, pattern: str = WORDS) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of the common kind, trained on two lines unless a model is given."""
+    core = Tokenizer(model or models.BPE())
+    core.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    core.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    core.decoder = decoders.ByteLevel()
+    if model is None:
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
+        core.train_from_iterator(CORPUS * 20, trainer)
+    core.add_special_tokens(SPECIAL)
+    core.add_tokens(added or [])
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>")
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[PreTrainedTokenizerFast, Encode]:
+    tokenizer = bytewise()
+    encode = fast_encoder(tokenizer)
+    assert encode is not None
+    return tokenizer, encode
+
+
+def own(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+pieces = st.sampled_from(
+    [*SPECIAL, "<|im_", "|>", "search", " the", "\n", "  ", "e\u0301", "\u0338", "ﬁ", "日本", "👍🏽", "12"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(parts=st.lists(pieces | st.text(max_size=8), max_size=12))
+def test_any_text_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, Encode], parts: list[str]) -> None:
+    tokenizer, encode = both
+    text = "".join(parts)
+    assert encode(text) == own(tokenizer, text)
+
+
+def test_a_text_too_long_for_it_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, Encode]) -> None:
+    tokenizer, encode = both
+    text = "x" * (LONGEST_TEXT + 1)
+    assert encode(text) == own(tokenizer, text)
+
+
+def test_a_renderer_encodes_with_what_it_is_given(both: tuple[PreTrainedTokenizerFast, Encode]) -> None:
+    tokenizer, encode = both
+    asked: list[str] = []
+    renderer = Renderer(tokenizer, chat_template="{{ 'x' }}", encoder=lambda text: asked.append(text) or encode(text))
+    assert renderer.prompt_ids([{"role": "user", "content": ""}], None) == own(tokenizer, "x") and asked[-1] == "x"
+
+
+def test_a_vocabulary_in_which_words_are_not_merged_as_far_as_they_go_is_left_alone() -> None:
+    # "abc" is a word, but "ab" and "c" are never merged when "b" and "c" are merged first.
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {word: at for at, word in enumerate([*letters, "bc", "ab", "abc"])}
+    tokenizer = bytewise(models.BPE(vocab=vocabulary, merges=[("b", "c"), ("a", "b"), ("ab", "c")]))
+    assert own(tokenizer, "abc") == [vocabulary["a"], vocabulary["bc"]]
+    assert fast_encoder(tokenizer) is None
+
+
+def test_ids_that_are_not_in_the_order_of_merging_are_left_alone() -> None:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {word: at for at, word in enumerate([*letters, "cd", "ab"])}
+    assert fast_encoder(bytewise(models.BPE(vocab=vocabulary, merges=[("a", "b"), ("c", "d")]))) is None
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        AddedToken("<pad>", lstrip=True),
+        AddedToken("<pad>", single_word=True),
+        "<|im_end|>x",
+        "a<b",
+    ],
+    ids=["takes spaces", "whole words", "longer than another", "overlaps another"],
+)
+def test_added_tokens_that_could_be_found_elsewhere_are_left_alone(added: Any) -> None:
+    assert fast_encoder(bytewise(added=[added])) is None
+
+
+def test_other_kinds_of_tokenizers_are_left_alone(tokenizer_for: Callable[[list[str], str], Renderer]) -> None:
+    assert fast_encoder(tokenizer_for(["<a>", "<b>"], "x")._tokenizer) is None, "its pattern is built in"
+    assert fast_encoder(object()) is None
