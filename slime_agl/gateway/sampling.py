@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from slime_agl.gateway.stops import Stops
 from slime_agl.trace.turn import ABORT, LENGTH, Sampled
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+CONSTRAINTS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
 
 
 class Draft:
@@ -26,10 +28,13 @@ class Draft:
 
     shown: tokens of its prompt. json: prompt and output so far, as decimal text.
     extra: further fields of its engine requests. covered: leading tokens of both whose routed experts are held.
+    dropped: what was sampled before the turn began anew.
     """
 
     def __init__(self, shown: int, json: bytes, extra: Mapping[str, Any], covered: int = 0) -> None:
         self.shown, self.json, self.extra, self.covered = shown, json, extra, covered
+        self._blank = (json, covered)
+        self.dropped: list[Draft] = []
         self.parts: list[Sampled] = []
         self.length = 0
         self.started = time.time()
@@ -41,6 +46,14 @@ class Draft:
         self.json = joined_json(self.json, ids_json(part.ids))
         if part.experts is not None:
             self.covered = part.experts.end
+
+    def begin_anew(self) -> None:
+        """Put aside what was sampled so far."""
+        gone = copy.copy(self)
+        gone.dropped = []
+        self.dropped.append(gone)
+        self.json, self.covered = self._blank
+        self.parts, self.length = [], 0
 
 
 class Sampler:
@@ -99,12 +112,15 @@ class Sampler:
     async def sample(self, session: Session, call: Call, draft: Draft, params: Mapping[str, Any]) -> None:
         """Fill the draft. An answer cut by an abort goes on from its partial output, unless nobody wants it.
 
+        Under a constraint it begins anew, because the engine would start the grammar afresh in the middle of it.
+
         Raises:
             EngineError: the engine failed, or read a prompt with images in its own way; the draft keeps what came.
             InvariantError: the engine was shown another prompt than it was sent, or its answer lacks replay data.
         """
         limit = params["max_new_tokens"]
         stops = Stops.of(params, self._decode)
+        constrained = not CONSTRAINTS.isdisjoint(name for name, value in params.items() if value is not None)
         pause = FIRST_PAUSE
         while True:
             asked = {**params, "max_new_tokens": limit - draft.length}
@@ -114,6 +130,10 @@ class Sampler:
             draft.add(part)
             if part.finish != ABORT or not call.wanted:
                 return
+            if draft.length and constrained:
+                session.counters["restarted_turns"] += 1
+                draft.begin_anew()
+                continue
             session.counters["continued_turns"] += 1
             if draft.length >= limit:
                 draft.add(Sampled(array("i"), array("d"), LENGTH))

@@ -97,6 +97,7 @@ class TurnMaker:
                 ]
             )
             await call.claimed()
+            self._commit_dropped(session, request, prompt, drafts)
             return [self._commit(session, request, prompt, draft, call.refused) for draft in drafts]
         except TemplateError as error:
             raise _template_refusal(error) from error
@@ -105,6 +106,7 @@ class TurnMaker:
             raise
         except EngineError as error:
             session.engine_errors.append(str(error))
+            self._commit_dropped(session, request, prompt, drafts)
             for draft in drafts:
                 if draft.length:
                     self._commit(session, request, prompt, draft, "engine_error")
@@ -246,6 +248,14 @@ class TurnMaker:
         self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, session.ledger)
         shown = session.ledger.held(turn.index)[: prompt.length] if request.return_ids else None
         return Answer(turn, without_begun(reply, request.begun or ""), prompt.length, shown)
+
+    def _commit_dropped(
+        self, session: Session, request: TurnRequest, prompt: Prompt | None, drafts: Sequence[Draft]
+    ) -> None:
+        """Keep what was sampled before turns began anew; nobody was shown it, and it does not train."""
+        for draft in drafts:
+            for gone in draft.dropped:
+                self._commit(session, request, prompt, gone, "restarted")
 
     def _remember(
         self, session: Session, turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply

@@ -164,6 +164,27 @@ async def test_an_abort_is_continued_from_its_partial_output(bench, fake_sglang)
     assert turn.parts[-1].weight_version == "2"
 
 
+async def test_a_constrained_turn_that_is_cut_begins_anew(bench, fake_sglang):
+    """The engine would start the grammar afresh in the middle of the JSON; what was cut off is counted, not trained."""
+    fake_sglang.say('{"a": 1}').say('{"a": 2}').hold().abort_partial(3)
+    client = await bench.open()
+    call = asyncio.ensure_future(say(client, response_format={"type": "json_object"}))
+    await fake_sglang.requests_arrived(1)
+    async with aiohttp.ClientSession() as http:
+        await http.post(f"{fake_sglang.url}/abort_request", json={"abort_all": True})
+    await fake_sglang.requests_arrived(2)
+    fake_sglang.release()
+    assert (await call).choices[0].message.content == '{"a": 2}'
+    first, second = fake_sglang.requests
+    assert second.input_ids == first.input_ids and second.sampling_params == first.sampling_params
+    left = await bench.seal()
+    dropped, turn = left.ledger.turns
+    assert (dropped.untrained, tuple(dropped.output_ids())) == ("restarted", fake_sglang.answers[0].ids)
+    assert left.counters["restarted_turns"] == 1 and left.counters["continued_turns"] == 0
+    (segment,) = segments(left.ledger)
+    assert segment.turns == (turn,) and segment.trained_tokens == len(fake_sglang.answers[1].ids)
+
+
 async def test_a_failing_engine_is_tried_again_and_then_told(bench, fake_sglang):
     fake_sglang.fail_next(500).say("back")
     client = await bench.open()
