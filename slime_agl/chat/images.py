@@ -10,6 +10,7 @@ import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.error import HTTPError
 
 from slime_agl.errors import TemplateError
 from slime_agl.trace.turn import Media
@@ -143,6 +144,8 @@ def _fetched(url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as response:
             raw = response.read(LARGEST_IMAGE + 1)
     except (OSError, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it is the answer too, and holds the connection
         raise TemplateError(f"the image at {url[:200]} cannot be fetched: {error}") from error
     if len(raw) > LARGEST_IMAGE:
         raise TemplateError(f"the image at {url[:200]} has more than {LARGEST_IMAGE} bytes, the most that is fetched")
