@@ -59,6 +59,7 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
         max_attempts=config.failure.max_attempts,
         tokens=config.spans == "tokens",
         frozen=args.frozen_models,
+        dashboard_port=config.dashboard_port,
     )
     if args.hf_checkpoint is None:
         raise ConfigError(

@@ -153,6 +153,13 @@ class Config:
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()
     record_dir: str | None = key(None, "directory that gets one file a step with every execution and its tokens")
+    dashboard_port: int | None = key(
+        None, "loopback port of Agent Lightning's own dashboard over the store of this process; null for none"
+    )
+
+    def __post_init__(self) -> None:
+        if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
+            raise ConfigError(f"agl.dashboard_port is {self.dashboard_port}, it must lie between 1 and 65535")
 
     @classmethod
     def read(cls, mapping: Any) -> Config:

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     from agentlightning.litagent.decorator import FunctionalLitAgent
     from agentlightning.runner import LitAgentRunner
     from agentlightning.semconv import LightningSpanAttributes
-    from agentlightning.store import InMemoryLightningStore, LightningStore
+    from agentlightning.store import InMemoryLightningStore, LightningStore, LightningStoreServer
     from agentlightning.tracer import Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
     from agentlightning.tracer.dummy import DummySpanRecordingContext
     from agentlightning.types import (
@@ -36,6 +36,7 @@ with warnings.catch_warnings():
         TraceStatus,
     )
     from agentlightning.utils.otel import extract_links_from_attributes, query_linked_spans
+    from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
 __all__ = [
     "LLM",
@@ -46,10 +47,12 @@ __all__ = [
     "InMemoryLightningStore",
     "LightningSpanAttributes",
     "LightningStore",
+    "LightningStoreServer",
     "LitAgent",
     "LitAgentRunner",
     "PromptTemplate",
     "ProxyLLM",
+    "PythonServerLauncherArgs",
     "ResourcesUpdate",
     "Rollout",
     "RolloutConfig",

@@ -29,6 +29,7 @@ class Lightning:
     templates: f-string prompt templates that agents get beside the model, by resource name.
     frozen: endpoints of models that nobody trains (`http://host:port/v1`), by resource name; agents get
     them as they are, so their answers are recorded nowhere.
+    dashboard_port: where Agent Lightning's dashboard is served on loopback, None for nowhere.
     The rest is as in RunnerPool. Only `turn_committed` may be called from other threads.
     """
 
@@ -43,6 +44,7 @@ class Lightning:
         tokens: bool = False,
         templates: Mapping[str, str] | None = None,
         frozen: Mapping[str, str] | None = None,
+        dashboard_port: int | None = None,
     ) -> None:
         if MAIN_LLM in (frozen or ()):
             raise ConfigError(f"a frozen model is named {MAIN_LLM}, which is the model being trained; rename it")
@@ -63,14 +65,22 @@ class Lightning:
         self._uses: Counter[str] = Counter()
         self._step = -1
         self._pool: RunnerPool | None = None
+        self._dashboard_port = dashboard_port
+        self._dashboard: Any = None
         self.store: ReleasingStore | None = None
 
     async def start(self, session: SessionPort) -> None:
-        """Make the store and the pool. Raises ConfigError as RunnerPool does."""
+        """Make the store and the pool. Raises ConfigError as RunnerPool does, and when the dashboard's port is taken."""
         store = ReleasingStore()
         pool = RunnerPool(self._agent, store, self._tracer, session=session, **self._limits)
         await pool.start()
         self.store, self._pool = store, pool
+        if self._dashboard_port is not None:
+            from slime_agl.lightning.dashboard import Dashboard  # imports a web server
+
+            dashboard = Dashboard(store, self._dashboard_port)
+            await dashboard.start()
+            self._dashboard = dashboard
 
     def pause(self, mode: Literal["train", "val"]) -> None:
         """Start no more agents of a mode, and stop the deadlines of those that run."""
@@ -82,6 +92,9 @@ class Lightning:
 
     async def close(self) -> None:
         """Cancel what runs and give the active tracer back. May be called twice, or without `start`."""
+        if self._dashboard is not None:
+            await self._dashboard.stop()
+            self._dashboard = None
         if self._pool is not None:
             await self._pool.close()
 
