@@ -233,6 +233,11 @@ class Runtime:
         self._steps.append(Step(step, resources_id))
         return self._steps[-1]
 
+    @property
+    def latest_step(self) -> Step:
+        """The step that began last; IndexError before the first."""
+        return self._steps[-1]
+
     async def execute(self, job: Job, step: Step) -> Execution:
         """Run the agent once (and again, as far as retries are configured).
 

@@ -31,7 +31,6 @@ class OneByOne:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._number = -1
-        self._step: Step | None = None
         self._books: dict[bool, tuple[Books, Recorder]] = {}
         self._beginning = asyncio.Lock()
 
@@ -62,11 +61,12 @@ class OneByOne:
 
     async def _join(self, args: RolloutArgs, number: int) -> Step:
         async with self._beginning:
-            if self._step is None or number > self._number:
+            if number > self._number:
                 await self.close()
-                self._step = await self._runtime.begin_step(number, args.rollout_temperature, args.rollout_top_p)
                 self._number = number
-            return self._step
+                await self._runtime.begin_step(number, args.rollout_temperature, args.rollout_top_p)
+            # Which may be another one by now: slime_agl's own evaluation begins a step too.
+            return self._runtime.latest_step
 
     def _books_for(self, args: RolloutArgs, evaluation: bool) -> Books:
         if evaluation not in self._books:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from slime_agl.errors import ConfigError
 from slime_agl.generate import generate
 from slime_agl.host import RolloutArgs, Sample
+from slime_agl.rollout import generate as evaluate
 from slime_agl.rollout import shutdown
 from slime_agl.testing.agents import chat_agent, failing_agent
 from slime_agl.testing.paths import importable
@@ -114,3 +116,16 @@ async def test_executions_of_a_step_share_its_record(fake_sglang, run: Run, tmp_
     shutdown()
     records = {path.name.partition("-")[0]: read_record(path) for path in tmp_path.iterdir()}
     assert {name: len(record.executions) for name, record in records.items()} == {"step": 2, "eval": 1}
+
+
+async def test_our_own_evaluation_may_come_in_between(fake_sglang, run: Run, rollout_args, tmp_path: Path):
+    """With --eval-function-path slime_agl.rollout.generate beside slime's fully-async loop, which goes on meanwhile."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"input": "x", "label": null}\n')
+    fake_sglang.answer_with(lambda request: "ok")
+    agent = "slime_agl.testing.agents.chat_agent"
+    evaluation = rollout_args(agl={"agent": agent}, eval_prompt_data=["rows", str(rows)], label_key="label")
+    assert (await run(agent)).reward == 1.0
+    for step in (0, 1):
+        await asyncio.to_thread(evaluate, evaluation, step, None, evaluation=True)
+        assert (await run(agent)).reward == 1.0
