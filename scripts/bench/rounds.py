@@ -18,7 +18,8 @@ NUMBERS = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """sessions: of ten turns, in the throughput runs. single: turns one at a time. long: turns of the long session."""
+    """Numbers of ten-turn sessions: `sessions` at 64 at once, `many` at `crowd` at once, `single` one at a time, `held`
+    for memory. long: turns of the long session."""
 
     sessions: int
     many: int
@@ -28,7 +29,7 @@ class Scale:
     held: int
 
 
-THOROUGH = Scale(sessions=256, many=1024, crowd=512, single=20, long=50, held=300)
+THOROUGH = Scale(sessions=192, many=512, crowd=512, single=20, long=50, held=300)
 QUICK = Scale(sessions=8, many=32, crowd=32, single=2, long=5, held=4)
 
 

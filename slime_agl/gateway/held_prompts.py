@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 
+import orjson
+
 from slime_agl.trace.ledger import Ledger
 
 TEXTS_HELD = 4
@@ -44,7 +46,8 @@ class HeldPrompts:
 
 
 def ids_json(ids: array) -> bytes:
-    return ",".join(map(str, ids)).encode("ascii")
+    """Ids as comma separated decimal text, without brackets."""
+    return orjson.dumps(ids.tolist())[1:-1]
 
 
 def joined_json(*texts: bytes) -> bytes:

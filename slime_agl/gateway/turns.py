@@ -34,6 +34,8 @@ from slime_agl.trace.turn import LENGTH, STOP, Media, Turn, token_array
 
 THINK = "<think>"
 OPENINGS_HELD = 1024
+# Letters said in a prompt, and tools, that are rendered and encoded in about the time that a thread takes to begin.
+SHORT_PROMPT, FEW_TOOLS = 4000, 16
 
 
 class TurnSink(Protocol):
@@ -211,7 +213,7 @@ class TurnMaker:
         return await asyncio.get_running_loop().run_in_executor(self._encoders, self._delta.delta, going_on)
 
     async def _encode(self, messages: list[Message], request: TurnRequest) -> tuple[list[int], Media | None]:
-        """Render and encode a whole prompt, off the loop."""
+        """Render and encode a whole prompt; off the loop, unless that takes longer than doing it here."""
         kwargs = dict(request.template_kwargs)
 
         def encode() -> tuple[list[int], Media | None]:
@@ -221,6 +223,9 @@ class TurnMaker:
                 text = render_open(self._renderer, messages, request.begun, request.tools, kwargs)
             return self._renderer.shown(text, messages)
 
+        said = sum(len(message["content"]) for message in messages)
+        if said < SHORT_PROMPT and len(request.tools or ()) <= FEW_TOOLS and not images_of(messages):
+            return encode()
         return await asyncio.get_running_loop().run_in_executor(self._encoders, encode)
 
     def _commit(self, session: Session, request: TurnRequest, prompt: Prompt, draft: Draft, reason: str) -> Answer:
