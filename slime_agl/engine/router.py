@@ -239,7 +239,7 @@ class RouterEngine:
 
 def _session(timeout: aiohttp.ClientTimeout, limit: int) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(limit=limit, keepalive_timeout=IDLE_SECONDS)
-    return aiohttp.ClientSession(connector=connector, timeout=timeout)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:
