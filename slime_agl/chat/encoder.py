@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import logging
 import random
+import re
+import threading
 import unicodedata
+from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +25,8 @@ Encode = Callable[[str], list[int]]
 # Longer texts go to the tokenizer itself: tiktoken's pattern matcher gives up on endless words.
 LONGEST_TEXT = 200_000
 PROOFS, TOKENS_A_PROOF = 1500, 24
+# Letters of texts that came more than once, and how long the shortest of them is; and how many are known to have come.
+REPEATED_ROOM, SHORTEST_REPEATED, SEEN = 2_000_000, 200, 4096
 SPECIMENS = (
     "", " ", "\n", "\n\n", " \n \n", "  two  spaces ", "tab\tand\r\nreturns\r\r\n", "    indented = {'a': [1, 2.50]}\n",
     "I'm, you're, it's, WE'LL, they'd, o'clock, don'ts; 'S 'T", "12 345 6789 0.001 1e-9 2026-08-01T10:00:00Z 1,000",
@@ -47,7 +53,9 @@ def fast_encoder(tokenizer: Any) -> Encode | None:
     added = frozenset(special.values())
     words = {word: rank for word, rank in ranks.items() if rank not in added}
     encoding = tiktoken.Encoding("slime_agl", pat_str=pattern, mergeable_ranks=words, special_tokens=special)
-    composes, names = model["normalizer"] is not None, frozenset(special)
+    composes = model["normalizer"] is not None
+    pieces = _between(special)
+    words_of = Repeated(encoding.encode_ordinary)
 
     def own(text: str) -> list[int]:
         return core.encode(text, add_special_tokens=False).ids
@@ -55,7 +63,14 @@ def fast_encoder(tokenizer: Any) -> Encode | None:
     def encode(text: str) -> list[int]:
         if len(text) > LONGEST_TEXT or (composes and not unicodedata.is_normalized("NFC", text)):
             return own(text)
-        return encoding.encode(text, allowed_special=names, disallowed_special=())
+        # tiktoken looks for added tokens with a pattern matcher that takes longer than all the rest.
+        ids: list[int] = []
+        for at, piece in enumerate(pieces(text)):
+            if at % 2:
+                ids.append(special[piece])
+            elif piece:
+                ids += words_of(piece)
+        return ids
 
     tried = 0
     for text in _texts(list(words), list(special)):
@@ -65,6 +80,50 @@ def fast_encoder(tokenizer: Any) -> Encode | None:
             return None
     logger.info("encoding with tiktoken, equal to the tokenizer on %d texts", tried)
     return encode
+
+
+def _between(special: Mapping[str, int]) -> Callable[[str], list[str]]:
+    """A function that cuts a text into what stands between added tokens, and those, in turn."""
+    if not special:
+        return lambda text: [text]
+    return re.compile("(" + "|".join(map(re.escape, special)) + ")").split
+
+
+class Repeated:
+    """Encodes texts, and holds the ids of those that came before: system prompts and tools open many conversations.
+
+    A text is held from its second time on. Texts of `room` letters in all are held, those used last.
+    """
+
+    def __init__(self, encode: Encode, room: int = REPEATED_ROOM) -> None:
+        self._encode, self._room = encode, room
+        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._held: OrderedDict[str, array] = OrderedDict()
+        self._letters = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, text: str) -> Sequence[int]:
+        if len(text) < SHORTEST_REPEATED:
+            return self._encode(text)
+        with self._lock:
+            if text in self._held:
+                self._held.move_to_end(text)
+                return self._held[text]
+        ids = self._encode(text)
+        with self._lock:
+            self._note(text, ids)
+        return ids
+
+    def _note(self, text: str, ids: list[int]) -> None:
+        if hash(text) not in self._seen:
+            self._seen[hash(text)] = None
+            if len(self._seen) > SEEN:
+                self._seen.popitem(last=False)
+        elif text not in self._held and len(text) <= self._room:
+            self._held[text] = array("i", ids)
+            self._letters += len(text)
+            while self._letters > self._room:
+                self._letters -= len(self._held.popitem(last=False)[0])
 
 
 def _pattern(core: Any) -> str | None:

@@ -12,9 +12,8 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-import aiohttp
-
 from slime_agl.engine.base import EngineRequest, Replay
+from slime_agl.engine.connections import Connections
 from slime_agl.engine.replay import TOP_P_ASKED
 from slime_agl.engine.wire import TryAgain, read_answer, refuse, request_body, words_of
 from slime_agl.engine.workers import Workers
@@ -99,19 +98,19 @@ def ranked_first(key: str, urls: Iterable[str]) -> str:
     return max(urls, key=lambda url: hashlib.blake2b(f"{key}\n{url}".encode(), digest_size=8).digest())
 
 
-async def choose_route(workers: Workers, session: aiohttp.ClientSession, replay: Replay) -> Route:
+async def choose_route(workers: Workers, posts: Connections, replay: Replay) -> Route:
     """The router, unless answers lose what is replayed on their way through it; then the workers.
 
     Raises:
         ConfigError: it is lost on both ways, or the workers cannot be asked directly.
     """
-    if not replay or not (lost := await _probe(session, workers.url, replay)):
+    if not replay or not (lost := await _probe(posts, workers.url, replay)):
         return ByRouter(workers.url)
     tried = [f"the router at {workers.url}: {lost}"]
     kinds = await workers.kinds()
     if kinds <= {"regular"}:
         urls = [url for url in await workers.urls(fresh=True) if url != workers.url]
-        faults = await asyncio.gather(*(_probe(session, url, replay) for url in urls))
+        faults = await asyncio.gather(*(_probe(posts, url, replay) for url in urls))
         if urls and not any(faults):
             logger.warning(
                 "replay data is lost at the router %s (%s): requests go to its %d workers directly, "
@@ -126,23 +125,19 @@ async def choose_route(workers: Workers, session: aiohttp.ClientSession, replay:
     raise ConfigError(f"{_flags(replay)} needs data that does not arrive. Tried {'; '.join(tried)}. {_advice(replay)}")
 
 
-async def _probe(session: aiohttp.ClientSession, base: str, replay: Replay) -> str:
+async def _probe(posts: Connections, base: str, replay: Replay) -> str:
     """Sample one token and say what is wrong with its replay data, '' when nothing is."""
     params = {"max_new_tokens": 1, "temperature": 1.0}
     if replay.top_p is not None:
         params |= {"top_p": replay.top_p, "custom_params": {TOP_P_ASKED: True}}
     request = EngineRequest(b"1,1,1", 3, params, PROBE_RID, PROBE_RID, experts_width=replay.experts_width)
-    headers = {"Content-Type": "application/json"}
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            async with session.post(
-                f"{base}/generate", data=request_body(request, PROBE_RID), headers=headers
-            ) as response:
-                body = await response.read()
-        if response.status != 200:
-            refuse(response.status, words_of(body), request)
+            status, body = await posts.post(f"{base}/generate", request_body(request, PROBE_RID))
+        if status != 200:
+            refuse(status, words_of(body), request)
         read_answer(body, request, 0.0)
-    except (aiohttp.ClientError, OSError, TimeoutError, TryAgain, EngineRejected, InvariantError) as fault:
+    except (OSError, TimeoutError, TryAgain, EngineRejected, InvariantError) as fault:
         return str(fault) or type(fault).__name__
     return ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import itertools
 import logging
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from slime_agl.engine.base import EngineInfo, EngineRequest, Replay
+from slime_agl.engine.connections import IDLE_SECONDS, ConnectionBroke, Connections, NotConnected
 from slime_agl.engine.retry import Backoff, RoutingKeys
 from slime_agl.engine.route import Route, choose_route
 from slime_agl.engine.wire import TryAgain, nothing_sampled, read_answer, refuse, request_body, words_of
@@ -23,12 +23,8 @@ logger = logging.getLogger(__name__)
 
 NO_REPLAY = Replay()
 ROUTING_KEY = "X-SMG-Routing-Key"
-LARGE_BODY = 1 << 19
-CONNECT_SECONDS = 10.0
 CONTROL_SECONDS = 5.0
 CONTROL_CONNECTIONS = 64
-# An SGLang server closes a connection that was idle for 5 s. Reusing one at that moment loses the request.
-IDLE_SECONDS = 4.0
 # A worker ignores an abort for an id that has not reached it yet, so it is told again until the request ends.
 ABORT_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
@@ -95,7 +91,8 @@ class RouterEngine:
         self._start_timeout = start_timeout
         self._backoff = backoff or Backoff()
         self._flights: dict[str, _Flight] = {}
-        self._sessions: tuple[aiohttp.ClientSession, ...] = ()
+        self._control: aiohttp.ClientSession | None = None
+        self._posts: Connections | None = None
 
     async def start(self) -> None:
         """Open the connection pools and wait until requests can be answered.
@@ -104,22 +101,26 @@ class RouterEngine:
             EngineUnavailable: within `start_timeout` seconds nothing answers, or a router has no workers.
             ConfigError: replay data arrives on no route.
         """
-        generating = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-        control = aiohttp.ClientTimeout(total=CONTROL_SECONDS)
-        self._sessions = (_session(generating, self._connection_limit), _session(control, CONTROL_CONNECTIONS))
-        self._generating, self._workers = self._sessions[0], Workers(self.url, self._sessions[1])
+        self._posts = Connections(self._connection_limit)
+        self._control = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=CONTROL_CONNECTIONS, keepalive_timeout=IDLE_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=CONTROL_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self._workers = Workers(self.url, self._control)
         try:
             await self._wait_until_ready()
-            self._route: Route = await choose_route(self._workers, self._generating, self._replay)
+            self._route: Route = await choose_route(self._workers, self._posts, self._replay)
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
         """Close all connections. May be called twice."""
-        sessions, self._sessions = self._sessions, ()
-        for session in sessions:
-            await session.close()
+        if self._posts is not None:
+            await self._posts.close()
+        if self._control is not None:
+            await self._control.close()
 
     async def info(self) -> EngineInfo:
         return await self._workers.info()
@@ -204,22 +205,16 @@ class RouterEngine:
 
     async def _post(self, request: EngineRequest, flight: _Flight, key: str) -> Sampled:
         began = time.perf_counter()
-        data: bytes | io.BytesIO = request_body(request, flight.rid)
-        if len(data) > LARGE_BODY:
-            # aiohttp writes a stream in chunks and yields between them; bytes of a long prompt would block the loop.
-            data = io.BytesIO(data)
-        headers = {"Content-Type": "application/json", ROUTING_KEY: key}
         try:
-            async with self._generating.post(
-                f"{flight.base}/generate", data=data, headers=headers, allow_redirects=False
-            ) as response:
-                body = await response.read()
-        except aiohttp.ClientConnectorError as fault:
+            status, body = await self._posts.post(
+                f"{flight.base}/generate", request_body(request, flight.rid), {ROUTING_KEY: key}
+            )
+        except NotConnected as fault:
             raise TryAgain(f"no connection: {fault}") from fault
-        except (aiohttp.ClientError, OSError) as fault:
-            raise TryAgain(f"connection lost: {fault!r}", lost=True) from fault
-        if response.status != 200:
-            refuse(response.status, words_of(body), request)
+        except ConnectionBroke as fault:
+            raise TryAgain(f"connection lost: {fault}", lost=True) from fault
+        if status != 200:
+            refuse(status, words_of(body), request)
         return read_answer(body, request, time.perf_counter() - began)
 
     async def _wait_until_ready(self) -> None:
@@ -235,11 +230,6 @@ class RouterEngine:
                 f"{complaint} (waited {self._start_timeout:g} s); check that the engines run, and that "
                 "--sglang-router-ip and --sglang-router-port name the router's address"
             ) from late
-
-
-def _session(timeout: aiohttp.ClientTimeout, limit: int) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(limit=limit, keepalive_timeout=IDLE_SECONDS)
-    return aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:

@@ -181,8 +181,8 @@ class Conversation:
 
 def _tells(node: Node, messages: Sequence[Message], at: int) -> bool:
     """Say whether the messages from `at` on begin with those the turn was asked with."""
-    told = messages[at : at + len(node.added)]
-    return all(mine == theirs or same_message(mine, theirs) for mine, theirs in zip(node.added, told, strict=True))
+    told = tuple(messages[at : at + len(node.added)])
+    return told == node.added or all(same_message(*pair) for pair in zip(node.added, told, strict=True))
 
 
 def _echoes(reply: Reply, message: Message) -> bool:

