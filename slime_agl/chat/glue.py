@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ _SAID = (
 
 Pieces = tuple[str, ...]
 Manner = Callable[[str], str]
+Shape = tuple[tuple[str, ...], int, bool, bytes]
 
 
 class Glue:
@@ -46,6 +48,7 @@ class Glue:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._proven: dict[Any, Manner | None] = {}
+        self._proving = threading.Lock()
         self._held: OrderedDict[Any, tuple[Any, Manner | None, Pieces | None]] = OrderedDict()
 
     def ids(self, c: Continuation) -> list[int] | None:
@@ -58,25 +61,46 @@ class Glue:
         ids = self._renderer.encode(_joined(pieces, c.new_messages, manner))
         return ids if ids and ids[0] in self._renderer.marker_ids else None
 
+    def knows(self, c: Continuation) -> bool:
+        """Whether `ids` answers without the trials of a new shape, which take up to some tenths of a second."""
+        return not _tried(c) or _kind(c) in self._proven
+
     def _pieces(self, c: Continuation) -> tuple[Manner | None, Pieces | None]:
-        kwargs = orjson.dumps(c.kwargs, option=orjson.OPT_SORT_KEYS) if c.kwargs else b""
-        system = c.context[0]["content"] if c.context and c.context[0]["role"] == "system" else None
-        roles = tuple(message["role"] for message in c.new_messages)
-        shape = (roles, len(c.reply.tool_calls), _ragged(c.new_messages), kwargs)
+        shape, system = _shape(c), _system(c)
         key = (shape, system, id(c.tools), self._renderer.stop_tokens)
         held = self._held.get(key)
         if held is None:
-            kind = (shape, system is None, c.tools is None)
-            if kind not in self._proven:
-                # Each shape costs some hundred renders, once; an agent may invent template variables at every turn.
-                room = len(self._proven) < MOST_SHAPES
-                self._proven[kind] = _manner(self._renderer, c, system) if room else None
-            manner = self._proven[kind]
+            manner = self._manner(c, system)
             # The tools are held too, so that their identity is not given to others.
             held = self._held[key] = (c.tools, manner, _cut_up(self._renderer, c) if manner else None)
             if len(self._held) > HELD:
                 self._held.popitem(last=False)
         return held[1:]
+
+    def _manner(self, c: Continuation, system: str | None) -> Manner | None:
+        kind = _kind(c)
+        if kind not in self._proven:
+            with self._proving:
+                # Each costs some hundred renders, once; an agent may invent template variables at every turn.
+                if kind not in self._proven and len(self._proven) < MOST_SHAPES:
+                    self._proven[kind] = _manner(self._renderer, c, system)
+        return self._proven.get(kind)
+
+
+def _shape(c: Continuation) -> Shape:
+    """What a tail's pieces depend on, apart from system message and tools."""
+    kwargs = orjson.dumps(c.kwargs, option=orjson.OPT_SORT_KEYS) if c.kwargs else b""
+    roles = tuple(message["role"] for message in c.new_messages)
+    return roles, len(c.reply.tool_calls), _ragged(c.new_messages), kwargs
+
+
+def _system(c: Continuation) -> str | None:
+    return c.context[0]["content"] if c.context and c.context[0]["role"] == "system" else None
+
+
+def _kind(c: Continuation) -> tuple[Shape, bool, bool]:
+    """What is tried once: a shape, with a system message or without, with tools or without."""
+    return _shape(c), _system(c) is None, c.tools is None
 
 
 def _tried(c: Continuation) -> bool:

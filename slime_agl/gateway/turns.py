@@ -208,7 +208,7 @@ class TurnMaker:
         going_on = Continuation(
             Context(node), node.reply, normal, node.tools, kwargs, node.last_id, request.begun
         )  # fmt: skip
-        if not images_of(normal):
+        if self._delta.quick(going_on) and not images_of(normal):
             return self._delta.delta(going_on)
         return await asyncio.get_running_loop().run_in_executor(self._encoders, self._delta.delta, going_on)
 
