@@ -199,26 +199,37 @@ def post(url: str) -> None:
     urllib.request.urlopen(request).read()
 
 
+COLUMNS = {"s/step": 2, "x sync": 2, "worst": 2, "age": 2, "oldest": 0, "started": 0}
+
+
 def report(options: argparse.Namespace) -> None:
     mean = options.median * math.exp(options.sigma**2 / 2)
     print(
         f"{options.steps} steps of {options.batch} groups x {options.samples}, lognormal work (median {options.median} s, "
-        f"sigma {options.sigma}, mean {mean:.2f} s), {options.batch * options.samples} slots, training {options.train} s"
+        f"sigma {options.sigma}, mean {mean:.2f} s), {options.batch * options.samples} slots, training {options.train} s\n"
     )
-    print(f"{'policy':26} {'driver':15} {'s/step':>7} {'worst':>7} {'age':>5} {'oldest':>7} {'started':>8}")
+    print(_row("policy", "driver", list(COLUMNS), options.markdown))
+    if options.markdown:
+        print("| --- | --- |" + " --- |" * len(COLUMNS))
+    base = None
     for name, (script, _) in POLICIES.items():
         command = [sys.executable, "-W", "ignore", __file__, "--policy", name, *sys.argv[1:]]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            print(f"{name:26} {script:15} not run: {last}")
+            print(f"{name}: not run: {last}", file=sys.stderr)
             continue
         found = json.loads(done.stdout.strip().splitlines()[-1])
-        print(
-            f"{name:26} {script:15} {found['seconds']:7.2f} {found['worst']:7.2f} {found['age']:5.2f} "
-            f"{found['oldest']:7.0f} {found['started']:8.0f}",
-            flush=True,
-        )
+        base = base or found["seconds"]
+        numbers = {"s/step": found["seconds"], "x sync": found["seconds"] / base, **found}
+        cells = [f"{numbers[column]:.{digits}f}" for column, digits in COLUMNS.items()]
+        print(_row(name, script, cells, options.markdown), flush=True)
+
+
+def _row(policy: str, driver: str, cells: list[str], markdown: bool) -> str:
+    if markdown:
+        return "| " + " | ".join([policy, driver, *cells]) + " |"
+    return f"{policy:26} {driver:15} " + " ".join(f"{cell:>7}" for cell in cells)
 
 
 def main() -> None:
@@ -231,6 +242,7 @@ def main() -> None:
     parser.add_argument("--sigma", type=float, default=1.0, help="spread of log(seconds)")
     parser.add_argument("--train", type=float, default=1.5, help="seconds that training takes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--markdown", action="store_true", help="write the table as Markdown")
     options = parser.parse_args()
     if options.policy is None:
         report(options)
