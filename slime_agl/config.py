@@ -144,8 +144,8 @@ class Config:
     generate_returns: Literal["sample", "list"] = key(
         "sample",
         "what `slime_agl.generate.generate` gives slime's own loop for an execution: `sample` refuses one that made "
-        "several Samples, `list` makes a list of every one, for agents that branch (slime's dynamic filters, "
-        "--group-rm and fully-async loop take no lists)",
+        "several Samples, `list` makes a list of every one, for agents that branch (slime's own dynamic "
+        "filters, --group-rm and fully-async loop take no lists)",
     )
     runners: RunnersConfig = RunnersConfig()
     gateway: GatewayConfig = GatewayConfig()

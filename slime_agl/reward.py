@@ -1,17 +1,18 @@
 """Functions that slime's flags name: `custom_rm` for --custom-rm-path, `normalize_rewards` for
---custom-reward-post-process-path.
+--custom-reward-post-process-path, `check_reward_nonzero_std` for --dynamic-sampling-filter-path.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
+from slime_agl import host
 from slime_agl.assemble import current
 from slime_agl.credit.groups import Scored, groups_of
 from slime_agl.errors import ConfigError, RewardError
-from slime_agl.host import Sample, load_object
+from slime_agl.host import DynamicFilterOutput, Sample, load_object
 from slime_agl.host.estimators import given, normalised, normalises_groups, scales_groups
 from slime_agl.runtime import Execution
 
@@ -42,7 +43,7 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
     if not normalises_groups(args):
         return raw, raw
     scored = [
-        Scored(group, at if sample.rollout_id is None else ("rollout", sample.rollout_id), reward, _trained(sample))
+        Scored(group, _execution_name(sample, at), reward, _trained(sample))
         for at, (sample, group, reward) in enumerate(zip(samples, _group_names(args, samples), raw, strict=True))
     ]
     groups = groups_of(scored)
@@ -54,6 +55,50 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
         for at, reward in zip(group.members, row, strict=True):
             rewards[at] = reward
     return raw, rewards
+
+
+def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:
+    """slime's filter of that name, right also when an execution gave several Samples: drop groups with equal rewards.
+
+    samples: a group; its items are Samples or, where an execution fanned out, lists of them. Each execution counts once,
+    as in `normalize_rewards`, and masked placeholders count nowhere. slime's own filter judges these rewards, so where
+    every execution gave one trained Sample the verdict and its reason are slime's. A group in which nothing trains is
+    dropped as `nothing_trains`.
+
+    Raises:
+        RewardError: a trained sample has no reward.
+    """
+    counted = _one_each(args, samples)
+    if not counted:
+        return DynamicFilterOutput(keep=False, reason="nothing_trains")
+    if len(counted) == 1:
+        counted *= 2  # no spread either way, but of a single number torch warns
+    return host.check_reward_nonzero_std(args, counted, **kwargs)
+
+
+def check_reward_nonzero_std_with_fallback(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:
+    """The same, but a dropped group comes back when dropping it would leave too few to fill the batch."""
+    output = check_reward_nonzero_std(args, samples, **kwargs)
+    output.keep_when_insufficient = True
+    return output
+
+
+def _one_each(args: Any, group: list[Any]) -> list[Sample]:
+    """A Sample with the reward of each execution of a group that trains, and with nothing else."""
+    key = given(args, "reward_key")
+    items = [item if isinstance(item, list) else [item] for item in group]
+    scored = [
+        Scored(None, _execution_name(sample, at), _raw_reward(sample, key), _trained(sample))
+        for at, item in enumerate(items)
+        for sample in item
+        if _trained(sample)
+    ]
+    values = [value for one in groups_of(scored) for value in one.values]
+    return [Sample(reward={key: value} if key else value) for value in values]
+
+
+def _execution_name(sample: Sample, place: int) -> Hashable:
+    return place if sample.rollout_id is None else ("rollout", sample.rollout_id)
 
 
 def _group_names(args: Any, samples: list[Sample]) -> list[Any]:

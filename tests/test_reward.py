@@ -1,4 +1,4 @@
-"""`normalize_rewards`, for slime's --custom-reward-post-process-path."""
+"""`normalize_rewards`, for slime's --custom-reward-post-process-path; the filter for --dynamic-sampling-filter-path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import pytest
 from slime_agl import host
 from slime_agl.errors import RewardError
 from slime_agl.host import Sample, default_args, ensure_reward_post_process
-from slime_agl.reward import normalize_rewards
+from slime_agl.host.filters import check_reward_nonzero_std as slimes_filter
+from slime_agl.reward import (
+    check_reward_nonzero_std,
+    check_reward_nonzero_std_with_fallback,
+    normalize_rewards,
+)
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -133,3 +138,55 @@ def test_the_flag_is_set_where_it_is_needed_and_free(given: dict[str, Any], sets
     assert args.custom_reward_post_process_path == ("slime_agl.reward.normalize_rewards" if sets else before)
     if sets:
         assert host.load_object(args.custom_reward_post_process_path) is normalize_rewards
+
+
+def verdict(args: Any, group: list[Any]) -> tuple[bool, str | None]:
+    output = check_reward_nonzero_std(args, group)
+    return bool(output.keep), output.reason
+
+
+@pytest.mark.parametrize(
+    "rewards", [[0.0, 1.0], [0.5, 0.5], [1, 1], [0.25, 0.250001], [0.25, 0.2500015], [0.1] * 7, [3.0], [0.0, -0.0]]
+)
+@pytest.mark.parametrize("key", [None, "right"])
+def test_the_filter_is_slimes_where_nothing_fanned_out(rewards: list[float], key: str | None):
+    args = default_args(reward_key=key)
+    group = [sample({key: reward, "x": 9.0} if key else reward, 0, at) for at, reward in enumerate(rewards)]
+    theirs = slimes_filter(args, group)
+    ours = check_reward_nonzero_std(args, group)
+    assert (bool(ours.keep), ours.reason, ours.keep_when_insufficient) == (bool(theirs.keep), theirs.reason, False)
+
+
+def test_the_filter_counts_an_execution_once_however_many_samples_it_gave():
+    alike = [[sample(0.5, 0, 0), sample(0.5, 0, 0)], [sample(0.5, 0, 1)]]
+    assert verdict(default_args(), alike) == (False, "zero_std_0.5")
+    assert verdict(default_args(), [*alike, [sample(1.0, 0, 2)]]) == (True, None)
+
+
+def test_different_credit_within_the_executions_is_no_spread_between_them():
+    planner_and_coder = [[sample(1.0, 0, at), sample(0.0, 0, at)] for at in range(2)]
+    assert verdict(default_args(), planner_and_coder) == (False, "zero_std_0.5")
+
+
+@pytest.mark.parametrize("masked", [{"remove_sample": True}, {"mask": [0, 0]}, {"mask": []}])
+def test_the_filter_leaves_placeholders_out(masked: dict[str, Any]):
+    placeholder = sample(None, 0, 9, **masked)
+    assert verdict(default_args(), [sample(1.0, 0, 0), placeholder, sample(1.0, 0, 1)]) == (False, "zero_std_1.0")
+    assert verdict(default_args(), [sample(1.0, 0, 0), placeholder, [sample(0.0, 0, 1)]]) == (True, None)
+    assert verdict(default_args(), [placeholder, [placeholder]]) == (False, "nothing_trains")
+
+
+def test_executions_without_a_number_are_told_apart_by_their_place():
+    fanned = [[sample(1.0, 0, None), sample(1.0, 0, None)], [sample(0.0, 0, None)]]
+    assert verdict(default_args(), fanned) == (True, None)
+    assert verdict(default_args(), fanned[:1]) == (False, "zero_std_1.0")
+
+
+def test_the_fallback_would_rather_keep_than_sample_another_round():
+    output = check_reward_nonzero_std_with_fallback(default_args(), [[sample(1.0, 0, 0)] * 2, [sample(1.0, 0, 1)]])
+    assert (output.keep, output.reason, output.keep_when_insufficient) == (False, "zero_std_1.0", True)
+
+
+def test_a_missing_reward_of_a_trained_sample_is_an_error():
+    with pytest.raises(RewardError, match="sample 1 has no reward"):
+        check_reward_nonzero_std(default_args(), [sample(1.0, 0, 0), [sample(None, 0, 1)]])

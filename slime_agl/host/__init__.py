@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         DynamicFilterOutput,
         MetricGatherer,
         call_dynamic_filter,
+        check_reward_nonzero_std,
         should_drop_dynamic_filter_output,
     )
     from slime_agl.host.loading import load_function, load_object
@@ -66,6 +67,7 @@ __all__ = [
     "build_eval_dataset_configs",
     "call_dynamic_filter",
     "call_rollout_fn",
+    "check_reward_nonzero_std",
     "current_step",
     "default_args",
     "ensure_reward_post_process",

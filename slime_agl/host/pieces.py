@@ -32,6 +32,7 @@ _MODULES = {
         "slime_agl.host.filters",
         ("DynamicFilterOutput", "MetricGatherer", "call_dynamic_filter", "should_drop_dynamic_filter_output"),
     ),
+    "slime.rollout.filter_hub.dynamic_sampling_filters": ("slime_agl.host.filters", ("check_reward_nonzero_std",)),
     "slime.rollout.sample_hooks": ("slime_agl.host.sample_hooks", ("apply_rollout_sample_hooks",)),
     "slime.rollout.rm_hub": ("slime_agl.host.reward_hub", ("async_rm", "batched_async_rm")),
     "slime.utils.data": ("slime_agl.host.dataset", ("Dataset",)),

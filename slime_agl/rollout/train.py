@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from slime_agl.errors import AgentError, ConfigError, HostError
 from slime_agl.host import (
+    DynamicFilterOutput,
     MetricGatherer,
     RolloutArgs,
     RolloutFnTrainOutput,
@@ -134,7 +135,7 @@ class TrainStep:
             self._note_failure(entries)
             return False
         self._failed_in_a_row = 0
-        output = call_dynamic_filter(self._filter, self._args.raw, shown(entries))
+        output = self._verdict(entries)
         in_play = len(self._kept) + len(self._pool)
         target = self._args.rollout_batch_size
         if should_drop_dynamic_filter_output(output, remaining_batch_size=in_play, target_data_size=target):
@@ -144,6 +145,26 @@ class TrainStep:
         self._pool.remove(run)
         self._kept.append((run, entries))
         return True
+
+    def _verdict(self, entries: list[Entry]) -> DynamicFilterOutput:
+        """What the dynamic filter says of a group.
+
+        Raises:
+            ConfigError: it fails on a group in which an execution fanned out, as a filter written for Samples does.
+        """
+        try:
+            return call_dynamic_filter(self._filter, self._args.raw, shown(entries))
+        except Exception as error:
+            # The filter is slime's or the user's: what it raises on a list does not say that a list is what it got.
+            counts = [len(entry.samples) for entry in entries]
+            if max(counts) == 1:
+                raise
+            raise ConfigError(
+                f"{self._args.dynamic_sampling_filter_path} failed ({type(error).__name__}: {error}) on a group whose "
+                f"{len(counts)} executions gave {', '.join(map(str, counts))} Samples; it is shown a list of Samples for "
+                "each of them. Use --dynamic-sampling-filter-path slime_agl.reward.check_reward_nonzero_std in place of "
+                "slime's filter of that name, or let your filter take lists"
+            ) from error
 
     def _drop(self, run: Run, entries: list[Entry], reason: str) -> None:
         self._pool.remove(run)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from typing import Any
 
 import agentlightning as agl
 import openai
 import pytest
 
+from slime_agl.errors import ConfigError
 from slime_agl.host import DynamicFilterOutput, Sample
 from slime_agl.testing.agents import chat_agent
 from tests.conftest import flat
@@ -88,6 +90,47 @@ def test_a_group_is_kept_all_the_same_when_dropping_it_would_leave_too_few(run, 
     output = run(chat_agent(), ["a", "b"], dynamic_sampling_filter_path=path)
     assert [sample.prompt for sample in flat(output.samples)] == ["a", "b"]
     assert "rollout/dynamic_filter/drop_never" not in output.metrics
+
+
+@pytest.fixture
+def graded(seen: dict[str, Any]) -> Any:
+    """An agent of two conversations an execution; under the prompt 'spread' its rewards are 0.0 and 1.0 in turn."""
+    luck = itertools.cycle([0.0, 1.0])
+
+    @agl.rollout
+    async def graded(task: Any, llm: Any) -> float:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as ai:
+            for content in ("plan", "act"):
+                await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": content}])
+        return next(luck) if task["prompt"] == "spread" else 1.0
+
+    return graded
+
+
+def test_groups_of_fanned_out_executions_are_filtered_by_the_spread_of_their_rewards(run, graded):
+    path = "slime_agl.reward.check_reward_nonzero_std"
+    rows = ["alike", "spread"]
+    output = run(graded, rows, n_samples=2, rollout_batch_size=1, dynamic_sampling_filter_path=path)
+    (group,) = output.samples
+    assert [[sample.prompt for sample in execution] for execution in group] == [["spread"] * 2] * 2
+    assert output.metrics["rollout/dynamic_filter/drop_zero_std_1.0"] == 1
+
+
+SLIMES_FILTER = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
+
+
+def test_slimes_filter_on_a_fanned_out_execution_names_ours(run, graded):
+    with pytest.raises(ConfigError, match=r"gave 2, 2 Samples.*slime_agl\.reward\.check_reward_nonzero_std"):
+        run(graded, ["spread"], n_samples=2, dynamic_sampling_filter_path=SLIMES_FILTER)
+
+
+def fails(args: Any, group: list[Any]) -> bool:
+    raise KeyError("the filter's own")
+
+
+def test_a_filter_that_fails_on_plain_samples_fails_as_itself(run):
+    with pytest.raises(KeyError, match="the filter's own"):
+        run(chat_agent(), ["a"], dynamic_sampling_filter_path=f"{HERE}.fails")
 
 
 def removes_first(args: Any, groups: list[Any]) -> None:

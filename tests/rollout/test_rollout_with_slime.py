@@ -265,5 +265,7 @@ def test_slimes_contract_for_our_other_paths_holds(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(types.__file__).parents[2] / "tests"))
     contract = slimes("plugin_contracts.test_plugin_path_loading_contracts")
     contract.check_data_source_path("slime_agl.data_source.ResumableDataSource")
+    contract.check_dynamic_filter_path("slime_agl.reward.check_reward_nonzero_std")
+    contract.check_dynamic_filter_path("slime_agl.reward.check_reward_nonzero_std_with_fallback")
     monkeypatch.setenv(contract.contract_env_name("CUSTOM_RM_PATH"), "slime_agl.reward.custom_rm")
     contract.test_custom_rm_path_aligns_with_expected_format()
