@@ -15,23 +15,26 @@ DRIVER=train.py
 
 fail() { echo "run.sh: $*" >&2; exit 1; }
 
-# Run the example without GPU, slime or model, in the environment of scripts/install; $SLIME_AGL_PYTHON names another.
+# Run the example without GPU or slime, in the environment of scripts/install; $SLIME_AGL_PYTHON names another.
+# LOCAL: what python is given.
+LOCAL=("$REPO/examples/local.py" "$NAME")
 run_locally() {
     if [ -z "${SLIME_AGL_PYTHON:-}" ]; then
         "$REPO/scripts/install" "${LOCAL_EXTRAS[@]}"
         SLIME_AGL_PYTHON="${SLIME_AGL_VENV:-$REPO/.venv}/bin/python"
     fi
     need_packages "$SLIME_AGL_PYTHON"
-    PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}" exec "$SLIME_AGL_PYTHON" "$REPO/examples/local.py" "$NAME" "$@"
+    PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}" exec "$SLIME_AGL_PYTHON" "${LOCAL[@]}" "$@"
 }
 
-# Stop unless the agent's packages are there. NEEDS: import name and package in turn.
+# Stop unless the agent's packages are there; they are not imported, which takes seconds. NEEDS: import name and package
+# in turn.
 NEEDS=(agentlightning agentlightning openai openai)
 LOCAL_EXTRAS=(--dev)
 need_packages() {
     local at
     for ((at = 0; at < ${#NEEDS[@]}; at += 2)); do
-        "$1" -c "import ${NEEDS[at]}" 2>/dev/null ||
+        "$1" -c "import importlib.util as u, sys; sys.exit(u.find_spec('${NEEDS[at]}') is None)" 2>/dev/null ||
             fail "$1 has no package ${NEEDS[at + 1]}; run: $1 -m pip install '${NEEDS[at + 1]}'"
     done
 }

@@ -62,11 +62,13 @@ def settings(name: str) -> dict[str, Any]:
 
 
 def run(name: str, steps: int) -> None:
-    """Run `steps` training steps and an evaluation, and print a line for each.
+    """Run `steps` training steps and an evaluation, and print a line for each. Progress goes to stderr.
 
     Raises:
         InvariantError: a token that would train is not the engine's own.
     """
+    # Said before the imports, which take seconds.
+    print(f"{name}: starting a scripted engine and the router", file=sys.stderr)
     from slime_agl.local.driver import LocalDriver
     from slime_agl.local.router import start_router
     from slime_agl.rollout import shutdown

@@ -10,9 +10,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
-
-from slime_agl.config import Config
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "math_feedback"
@@ -60,11 +57,6 @@ def test_eval_questions_are_not_trained_on() -> None:
     train, held_out = ({row["prompt"] for row in rows(name)} for name in ("train.jsonl", "eval.jsonl"))
     assert len(train) == len(rows("train.jsonl"))
     assert not train & held_out
-
-
-def test_example_configuration_is_accepted() -> None:
-    config = Config.read(yaml.safe_load((EXAMPLE / "agl.yaml").read_text())["agl"])
-    assert config.agent == "math_feedback.agent:math_feedback"
 
 
 def test_files_speak_of_the_project_only() -> None:

@@ -16,6 +16,7 @@ import yaml
 from slime_agl.config import Config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+ALL = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
 MADE = sorted(path.parent.name for path in EXAMPLES.glob("*/data.py"))
 COMMON = EXAMPLES / "common.sh"
 
@@ -34,7 +35,7 @@ def test_rows_are_those_that_the_script_writes_and_none_is_evaluated_that_trains
     assert all(set(row) == {"prompt", "label", "metadata"} for rows in made.values() for row in rows)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ALL)
 def test_the_configuration_is_accepted_and_names_the_agent(name: str):
     config = Config.read(yaml.safe_load((EXAMPLES / name / "agl.yaml").read_text(encoding="utf-8"))["agl"])
     folder, _, function = config.agent.partition(".agent:")
@@ -43,7 +44,7 @@ def test_the_configuration_is_accepted_and_names_the_agent(name: str):
     ).read_text()
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ALL)
 def test_the_readme_is_one_screen_and_names_every_file(name: str):
     text = (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 50
@@ -55,14 +56,14 @@ def test_the_common_script_parses():
     subprocess.run(["bash", "-n", str(COMMON)], check=True)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ALL)
 def test_without_gpus_the_script_says_what_to_do_instead(name: str):
     done = run_script(name, NUM_GPUS="0")
     assert done.returncode == 1 and "--local" in done.stderr
     assert "unknown option --fast" in run_script(name, "--fast").stderr
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ALL)
 def test_a_missing_package_is_named_before_anything_starts(name: str, tmp_path: Path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
@@ -72,7 +73,7 @@ def test_a_missing_package_is_named_before_anything_starts(name: str, tmp_path: 
 
 
 @pytest.mark.needs_slime
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ALL)
 def test_slime_knows_every_flag(name: str, slime_dir: Path, known_flags: set[str]):
     done = run_script(name, "--print", SLIME_DIR=str(slime_dir), NUM_GPUS="4")
     assert done.returncode == 0, done.stderr
