@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from slime_agl.cli.main import main
+from slime_agl.cli.reference import reference
 from slime_agl.config import table
 
 ROOT = Path(__file__).parents[1]
@@ -16,6 +18,20 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_the_table_of_keys_is_the_configurations():
     (written,) = re.findall(r"(?s)<!-- keys -->\n(.*?)<!-- /keys -->", README)
     assert written == table(), "run scripts/readme"
+
+
+def test_the_help_of_every_command_is_the_commands():
+    (written,) = re.findall(r"(?s)<!-- commands -->\n(.*?)<!-- /commands -->", README)
+    assert written == reference(main), "run scripts/readme"
+    assert all(f"slime-agl {name} --help" in written for name in main.commands)
+
+
+def test_the_help_is_the_same_in_every_terminal(monkeypatch: pytest.MonkeyPatch):
+    before = reference(main)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert reference(main) == before
+    assert max(map(len, before.splitlines())) <= 100
 
 
 def test_the_demos_output_stands_in_the_first_screen():

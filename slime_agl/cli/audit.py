@@ -23,26 +23,26 @@ def _object(_: Any, __: Any, text: str | None) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--model", required=True, help="'smollm2', or what --hf-checkpoint names.")
+@click.option("--model", required=True, help="'smollm2', or what slime's --hf-checkpoint names.")
 @click.option(
     "--chat-template",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="As slime's --chat-template-path.",
+    help="Another template, as slime's --chat-template-path.",
 )
-@click.option("--kwargs", callback=_object, help="Template variables, a JSON object (--apply-chat-template-kwargs).")
+@click.option("--kwargs", metavar="JSON", callback=_object, help="Its variables, as --apply-chat-template-kwargs.")
 @click.option(
     "--history", type=click.Choice(["append", "template"]), default="append", show_default=True, help="As agl.history."
 )
-@click.option("--tool-call-parser", help="As --sglang-tool-call-parser.")
-@click.option("--reasoning-parser", help="As --sglang-reasoning-parser.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--tool-call-parser", metavar="NAME", help="As slime's --sglang-tool-call-parser.")
+@click.option("--reasoning-parser", metavar="NAME", help="As slime's --sglang-reasoning-parser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def audit(
     model: str, chat_template: Path | None, kwargs: dict[str, Any], history: str, tool_call_parser: str | None,
     reasoning_parser: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Try a model's chat template and say for which requests the next prompt can be the held tokens and a little more.
+    """Say what a chat template does to tokens, for each kind of request.
 
-    A request that forks is served and trained as well, with a prompt of its own: its history is encoded anew and
+    The next prompt is the held tokens and a little more, unless the request forks. A request that forks is served and trained as well, with a prompt of its own: its history is encoded anew and
     becomes a further Sample. Exit status: 0 nothing forks, 1 something does, 2 the template could not be tried.
     """
     # Imported here: transformers takes seconds, which `slime-agl --help` need not wait for.

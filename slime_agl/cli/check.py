@@ -13,30 +13,31 @@ from slime_agl.errors import ConfigError
 
 
 @click.command()
-@click.option("--agent", required=True, help="Import path of the agent, as in agl.agent.")
+@click.option("--agent", metavar="PKG.MOD.NAME", required=True, help="Import path of the agent, as in agl.agent.")
 @click.option(
-    "--data", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON lines of rows."
-)
-@click.option("--rows", default=4, show_default=True, help="How many rows to run.")
-@click.option("--samples", default=2, show_default=True, help="Executions a row.")
+    "--data", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Rows to run it on, a JSON object a line.",
+)  # fmt: skip
+@click.option("--rows", metavar="N", default=4, show_default=True, help="Rows to run.")
+@click.option("--samples", metavar="N", default=2, show_default=True, help="Executions of each row.")
 @click.option(
-    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML with an agl: section."
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML with an agl: section to run under.",
 )
-@click.option("--input-key", default="prompt", show_default=True, help="Field of a row that holds the prompt.")
-@click.option("--label-key", help="Field of a row that holds the label.")
+@click.option("--input-key", metavar="NAME", default="prompt", show_default=True, help="Field with a row's prompt.")
+@click.option("--label-key", metavar="NAME", help="Field with a row's label; none by default.")
 @click.option(
-    "--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory, run on the CPU."
+    "--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory, on the CPU."
 )
-@click.option("--engine", help="URL of a running SGLang server or router to use; --model is then its checkpoint.")
-@click.option("--say", multiple=True, help="Answer with this text in place of the model; may be given several times.")
-@click.option("--tokens", default=128, show_default=True, help="Most tokens a turn.")
-@click.option("--temperature", default=0.8, show_default=True)
-@click.option(
-    "--record", type=click.Path(file_okay=False, path_type=Path), help="Keep the record there, for `inspect`."
-)
-@click.option("--json", "as_json", is_flag=True, help="Findings as one JSON object.")
+@click.option("--engine", metavar="URL", help="SGLang server or router to ask instead; --model is its checkpoint.")
+@click.option("--say", metavar="TEXT", multiple=True, help="Answer this in place of a model; several are said in turn.")
+@click.option("--tokens", metavar="N", default=128, show_default=True, help="Most tokens of a turn.")
+@click.option("--temperature", metavar="T", default=0.8, show_default=True, help="Temperature of sampling.")
+@click.option("--record", type=click.Path(file_okay=False, path_type=Path), help="Keep the record here, for inspect.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def check(data: Path, record: Path | None, as_json: bool, **options: Any) -> None:
-    """Dry-run an agent and say whether it can be trained, what forks, and where the time goes.
+    """Dry-run an agent: can it be trained, what forks, where does the time go.
 
     The rows go through the very rollout function that slime calls. Exit status: 0 when nothing failed, 1 when
     something did, 2 when it could not be run.

@@ -14,16 +14,20 @@ TEACHER_TOLERANCE = 1e-4
 
 
 @click.command()
-@click.option("--steps", default=2, show_default=True, help="Training steps.")
-@click.option("--groups", default=4, show_default=True, help="Prompts a step (slime's rollout_batch_size).")
-@click.option("--samples", default=4, show_default=True, help="Executions a prompt (slime's n_samples_per_prompt).")
-@click.option("--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the engine's sampling.")
+@click.option("--steps", metavar="N", default=2, show_default=True, help="Training steps.")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Write samples.jsonl and metrics.json there."
+    "--groups", metavar="N", default=4, show_default=True, help="Prompts a step (slime's rollout_batch_size)."
+)
+@click.option("--samples", metavar="N", default=4, show_default=True, help="Executions of each (n_samples_per_prompt).")
+@click.option(
+    "--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory, on the CPU."
+)
+@click.option("--seed", metavar="N", default=0, show_default=True, help="Seed of the engine's sampling.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Write samples.jsonl and metrics.json here."
 )
 def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path | None) -> None:
-    """Run examples/math_feedback on a real language model and check every token.
+    """Run examples/math_feedback on a real language model, every token checked.
 
     Starts the CPU engine and the real sglang-router, calls slime_agl.rollout.generate as slime's manager does, and
     holds every Sample against the engine's own record and against teacher forcing. Exit status 0 only if all agree.

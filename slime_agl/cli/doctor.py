@@ -11,19 +11,21 @@ import orjson
 
 @click.command()
 @click.option(
-    "--slime", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A slime checkout to look at."
+    "--slime", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Checkout of slime to look at."
 )
 @click.option(
-    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML with an agl: section."
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML with an agl: section to look at.",
 )
-@click.option("--model", help="'smollm2' or a Hugging Face directory: its tokenizer and chat template.")
-@click.option("--tool-call-parser", help="As slime's --sglang-tool-call-parser.")
-@click.option("--router", help="URL of a router or SGLang server that should answer.")
-@click.option("--json", "as_json", is_flag=True, help="Findings as one JSON object.")
+@click.option("--model", help="'smollm2' or a Hugging Face directory: look at its chat template.")
+@click.option("--tool-call-parser", metavar="NAME", help="As slime's --sglang-tool-call-parser.")
+@click.option("--router", metavar="URL", help="Router or SGLang server that should answer.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def doctor(
     slime: Path | None, config: Path | None, model: str | None, tool_call_parser: str | None, router: str | None, as_json: bool
 ) -> None:  # fmt: skip
-    """Look at versions, slime, the configuration, the model's template and the router.
+    """Look whether versions, slime, configuration, template and router are ready.
 
     Each line says what is wrong and how to mend it. Exit status: 0 when nothing is wrong, 1 otherwise.
     """

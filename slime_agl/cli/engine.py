@@ -11,12 +11,15 @@ import click
 @click.command()
 @click.option("--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
-@click.option("--port", default=30000, show_default=True, help="Port to bind; 0 takes a free one.")
-@click.option("--max-running", default=16, show_default=True, help="Requests that are decoded together.")
-@click.option("--seed", default=0, show_default=True, help="Seed of requests that bring none.")
-@click.option("--threads", default=None, type=int, help="CPU threads; default half the cores.")
+@click.option("--port", metavar="N", default=30000, show_default=True, help="Port to bind; 0 takes a free one.")
+@click.option("--max-running", metavar="N", default=16, show_default=True, help="Most requests decoded together.")
+@click.option("--seed", metavar="N", default=0, show_default=True, help="Seed for requests that bring none.")
+@click.option("--threads", metavar="N", default=None, type=int, help="CPU threads; half the cores by default.")
 def engine(model: str, host: str, port: int, max_running: int, seed: int, threads: int | None) -> None:
-    """Serve a model with SGLang's /generate and control endpoints, on the CPU."""
+    """Serve a model on the CPU with SGLang's /generate and control endpoints.
+
+    Prints its address when it is ready, and serves until Ctrl-C.
+    """
     # Imported here: torch takes seconds, which `slime-agl --help` need not wait for.
     from slime_agl.local.engine_server import EngineServer
     from slime_agl.local.model import use_threads

@@ -13,14 +13,15 @@ from slime_agl.errors import RecordError, closest
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--execution", "name", help="Show one execution in full: its rollout id, or the beginning of it.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page there.")
-@click.option("--json", "as_json", is_flag=True, help="Figures as JSON lines, one an execution.")
+@click.option("--execution", "name", metavar="ID", help="Show one token by token; the beginning of its id will do.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page here.")
+@click.option("--json", "as_json", is_flag=True, help="Print figures, one JSON object an execution.")
 @click.option("--failed", is_flag=True, help="Only executions that failed.")
 def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, failed: bool) -> None:
-    """Look at a recorded RUN: the directory that was agl.record_dir, or one of its files.
+    """Look at a recorded run: in the terminal, or as one HTML page.
 
-    Without options: a table of all executions. Output tokens are green where they train and grey where they do
+    RUN is the directory that was agl.record_dir, or one of its files. Without options: a table of all executions.
+    With --execution, output tokens are green where they train and grey where they do
     not; prompts, results and template text are dim.
     """
     from slime_agl.cli.inspect_view import show_execution, show_run

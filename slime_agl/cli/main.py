@@ -28,7 +28,7 @@ class _Commands(click.Group):
             sys.exit(2)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="slime-agl")
 def main() -> None:
     """Train unmodified agents with slime, without losing a token."""
@@ -44,4 +44,4 @@ main.add_command(inspect)
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="slime-agl")
