@@ -29,7 +29,8 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
         (reward - mean) / (std + 1e-6)        the division for the first three, with --grpo-std-normalization
 
     where mean and std (unbiased) are over the executions of its group, each of which counts once: with its reward, or,
-    when its Samples carry different credit, with their mean over trained tokens. Groups are told by `group_index` and
+    when its Samples carry different credit, with their mean over trained tokens; std then takes in how credit varies
+    within the executions, which keeps such advantages in proportion. Groups are told by `group_index` and
     executions by `rollout_id`. Samples without a trained token, such as masked placeholders, count in no mean and
     become 0; so does a group with a single execution that counts. See `slime_agl.credit.groups` for an example.
 
@@ -48,7 +49,7 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
     ]
     groups = groups_of(scored)
     rows = normalised(
-        [(group.values, [raw[at] for at in group.members]) for group in groups], scale=scales_groups(args)
+        [(group.values, group.within, [raw[at] for at in group.members]) for group in groups], scale=scales_groups(args)
     )
     rewards = [0.0] * len(samples)
     for group, row in zip(groups, rows, strict=True):

@@ -68,6 +68,26 @@ def test_different_credit_within_an_execution_keeps_its_difference():
     assert normalize_rewards(args, samples)[1] == [0.625, -0.375, -0.375]
 
 
+def test_executions_that_earn_the_same_in_other_ways_have_advantages_of_the_size_of_others():
+    args = default_args(n_samples_per_prompt=2, grpo_std_normalization=True)
+    samples = [sample(reward, 0, execution) for execution in (0, 1) for reward in (1.0, 0.0)]
+    assert normalize_rewards(args, samples)[1] == pytest.approx([1.0, -1.0, 1.0, -1.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("torch_there", [True, False])
+def test_the_spread_takes_in_what_varies_within_executions(torch_there: bool, monkeypatch: pytest.MonkeyPatch):
+    if not torch_there:
+        find = importlib.util.find_spec
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else find(name, *rest)
+        )
+    args = default_args(n_samples_per_prompt=2, grpo_std_normalization=True)
+    samples = [sample(1.0, 0, 0, [1] * 30), sample(0.0, 0, 0, [1] * 10), sample(0.0, 0, 1, [1] * 20)]
+    spread = (0.75**2 / 2 + 0.1875 / 2) ** 0.5
+    expected = [0.625 / spread, -0.375 / spread, -0.375 / spread]
+    assert normalize_rewards(args, samples)[1] == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.parametrize("masked", [{"remove_sample": True}, {"mask": [0, 0]}, {"mask": []}])
 def test_placeholders_are_not_in_the_baseline_and_get_nothing(masked: dict[str, Any]):
     args = default_args(n_samples_per_prompt=3, grpo_std_normalization=False)

@@ -48,34 +48,38 @@ def ensure_reward_post_process(args: Any) -> bool:
     return True
 
 
-def normalised(groups: Sequence[tuple[Sequence[float], Sequence[float]]], *, scale: bool) -> list[list[float]]:
+def normalised(groups: Sequence[tuple[Sequence[float], float, Sequence[float]]], *, scale: bool) -> list[list[float]]:
     """Rewards less their group's mean and, with `scale`, over its standard deviation + 1e-6; in float32.
 
-    groups: for each group the values of its executions, and the rewards to normalise by them. A group with fewer than
-    two values has nothing to compare with: its rewards become 0.
+    groups: for each group the values of its executions, the variance of reward within them (added to the square of the
+    standard deviation; 0.0 in slime), and the rewards to normalise by them. A group with fewer than two values has
+    nothing to compare with: its rewards become 0.
 
     Computed as slime does, by torch over a matrix of groups (numpy without torch, which may differ in the last bit).
     Groups of one size share a matrix, so a batch that slime would put into one matrix is summed in the same order.
     """
     sizes: dict[int, list[int]] = {}
-    for at, (values, _) in enumerate(groups):
+    for at, (values, _, _) in enumerate(groups):
         sizes.setdefault(len(values), []).append(at)
-    out = [[0.0] * len(rewards) for _, rewards in groups]
+    out = [[0.0] * len(rewards) for _, _, rewards in groups]
     statistics = _torch_normalised if importlib.util.find_spec("torch") else _numpy_normalised
     for size, members in sizes.items():
         if size >= 2:
-            rows = statistics([groups[at][0] for at in members], [groups[at][1] for at in members], scale)
+            values, within, rewards = zip(*(groups[at] for at in members), strict=True)
+            rows = statistics(values, within, rewards, scale)
             for at, row in zip(members, rows, strict=True):
                 out[at] = row
     return out
 
 
-def _torch_normalised(values: list[Any], rewards: list[Any], scale: bool) -> list[list[float]]:
+def _torch_normalised(values: Any, within: Any, rewards: Any, scale: bool) -> list[list[float]]:
     import torch
 
     matrix = torch.tensor(values, dtype=torch.float)
     mean = matrix.mean(dim=-1, keepdim=True)
     std = (matrix - mean).std(dim=-1, keepdim=True)
+    inner = torch.tensor(within, dtype=torch.float)[:, None]
+    std = torch.where(inner > 0, (std.square() + inner).sqrt(), std)  # else as it is: a root of its square rounds
     rows = []
     for at, row in enumerate(rewards):
         centred = torch.tensor(row, dtype=torch.float) - mean[at]
@@ -83,10 +87,12 @@ def _torch_normalised(values: list[Any], rewards: list[Any], scale: bool) -> lis
     return rows
 
 
-def _numpy_normalised(values: list[Any], rewards: list[Any], scale: bool) -> list[list[float]]:
+def _numpy_normalised(values: Any, within: Any, rewards: Any, scale: bool) -> list[list[float]]:
     matrix = np.asarray(values, dtype=np.float32)
     mean = matrix.mean(axis=-1)
     std = (matrix - mean[:, None]).std(axis=-1, ddof=1)
+    inner = np.asarray(within, dtype=np.float32)
+    std = np.where(inner > 0, np.sqrt(np.square(std) + inner), std)
     rows = []
     for at, row in enumerate(rewards):
         centred = np.asarray(row, dtype=np.float32) - mean[at]

@@ -11,7 +11,7 @@ def test_the_example_of_the_documentation():
     same = [Scored("g", 0, 1.0, 30), Scored("g", 0, 1.0, 10), Scored("g", 1, 0.0, 20)]
     assert groups_of(same) == [Group((1.0, 0.0), (0, 1, 2))]
     different = [Scored("g", 0, 1.0, 30), Scored("g", 0, 0.0, 10), Scored("g", 1, 0.0, 20)]
-    assert groups_of(different) == [Group((0.75, 0.0), (0, 1, 2))]
+    assert groups_of(different) == [Group((0.75, 0.0), (0, 1, 2), within=0.1875 / 2)]
 
 
 def test_groups_keep_their_order_and_may_be_interleaved():
