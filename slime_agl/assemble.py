@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from slime_agl.chat.images import Vision
 from slime_agl.chat.loader import load_tokenizer, stop_ids_of
 from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer
-from slime_agl.config import Config
-from slime_agl.engine.base import Replay
+from slime_agl.config import Config, FailureConfig
+from slime_agl.engine.base import Engine, Replay
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError
 from slime_agl.gateway.server import Gateway, GatewayParts
@@ -25,6 +26,8 @@ from slime_agl.lightning.service import Lightning
 from slime_agl.runtime import Runtime, SessionDesk
 
 logger = logging.getLogger(__name__)
+
+MakeDesk = Callable[[Gateway, FailureConfig], SessionDesk]
 
 
 def make_renderer(args: RolloutArgs, tokenizer: Any) -> Renderer:
@@ -44,8 +47,10 @@ def make_renderer(args: RolloutArgs, tokenizer: Any) -> Renderer:
     )
 
 
-def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
-    """Assemble a runtime, not started yet.
+def make_runtime(
+    config: Config, args: RolloutArgs, *, engine: Engine | None = None, make_desk: MakeDesk = SessionDesk
+) -> Runtime:
+    """Assemble a runtime, not started yet. engine: in place of slime's router. make_desk: joins runners and gateway.
 
     Raises:
         ConfigError, TemplateError: a part cannot be made from this configuration.
@@ -71,7 +76,7 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
     forks = [f"{kind} ({reason})" for kind, reason in plan.report.forks().items()]
     logger.info("chat template of %s: %s", args.hf_checkpoint, f"forks at {', '.join(forks)}" if forks else "no forks")
     parts = GatewayParts(
-        engine=RouterEngine(args.router_url, replay=_replay(args)),
+        engine=engine or RouterEngine(args.router_url, replay=_replay(args)),
         renderer=renderer,
         delta=DeltaEncoder(renderer, plan, history=config.history),
         parser=ReplyParser(
@@ -83,7 +88,7 @@ def make_runtime(config: Config, args: RolloutArgs) -> Runtime:
     )
     gateway = Gateway(config.gateway, parts)
     return Runtime(
-        config, gateway, lightning, SessionDesk(gateway, config.failure), renderer, EvalPrompts(args, tokenizer)
+        config, gateway, lightning, make_desk(gateway, config.failure), renderer, EvalPrompts(args, tokenizer)
     )
 
 

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from slime_agl.chat.renderer import Renderer
 from slime_agl.config import Config, FailureConfig
 from slime_agl.credit.emitted import Emitted, Reward
+from slime_agl.engine.base import EngineInfo
 from slime_agl.errors import SlimeAglError
 from slime_agl.gateway import garbage
 from slime_agl.gateway.server import Gateway
@@ -24,6 +25,7 @@ from slime_agl.host import EvalPrompts
 from slime_agl.lightning.service import Lightning
 from slime_agl.outstanding import Outstanding
 from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.record import Try
 from slime_agl.trace.segments import Account, Segment, account, segments
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ class Execution:
     failure: '' or the boundary that broke. segments: the token sequences that may train.
     seconds: wall time; engine_seconds: the part of it spent waiting for the engine, held turns
     included, summed over turns.
+    engine_errors: messages of engine failures that the agent was told of. earlier: the tries before this one.
     """
 
     rollout_id: str
@@ -80,6 +83,8 @@ class Execution:
     seconds: float
     superseded: Counter[str] = field(default_factory=Counter)
     emitted: tuple[Emitted, ...] = ()
+    engine_errors: tuple[str, ...] = ()
+    earlier: tuple[Try, ...] = ()
 
     @property
     def engine_seconds(self) -> float:
@@ -272,6 +277,11 @@ class Runtime:
         """An execution that finished in the last steps or is still held, by its Agent Lightning rollout id."""
         return self._finished.get(rollout_id)
 
+    @property
+    def engine_info(self) -> EngineInfo:
+        """What the engine said of itself at the start."""
+        return self._gateway.engine_info
+
     async def park(self) -> None:
         """Hold all training: turns wait at the gateway, deadlines stand still. Returns when its last request is off
         the engine. Agents live on, and what they do without the engine goes on.
@@ -363,6 +373,11 @@ def _finish(job: Job, outcome: Any, sealed: list[SealedSession]) -> Execution:
         seconds=final.ended - final.started,
         superseded=superseded,
         emitted=final.rewards,
+        engine_errors=last.engine_errors,
+        earlier=tuple(
+            Try(session.ledger, attempt.error or "", session.engine_errors)
+            for session, attempt in zip(sealed[:-1], outcome.attempts[:-1], strict=True)
+        ),
     )
 
 

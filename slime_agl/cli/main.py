@@ -14,6 +14,7 @@ from slime_agl.cli.demo import demo
 from slime_agl.cli.doctor import doctor
 from slime_agl.cli.engine import engine
 from slime_agl.cli.inspect import inspect
+from slime_agl.cli.replay import replay
 from slime_agl.errors import SlimeAglError
 
 
@@ -41,6 +42,7 @@ main.add_command(demo)
 main.add_command(doctor)
 main.add_command(engine)
 main.add_command(inspect)
+main.add_command(replay)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ class EngineRequest:
     rid: request id, by which it can be aborted. session_key: pins a session to one worker.
     extra: further top-level fields of the request (image_data, ...).
     experts_width: routed experts of one token when they are wanted, else None; experts_from: the first such token.
+    model: the name that the agent asked for; it is not sent.
     """
 
     ids_json: bytes
@@ -29,6 +30,7 @@ class EngineRequest:
     extra: Mapping[str, Any] = field(default_factory=dict)
     experts_width: int | None = None
     experts_from: int = 0
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ class Draft:
     """A turn while it is sampled.
 
     shown: tokens of its prompt. json: prompt and output so far, as decimal text.
-    extra: further fields of its engine requests. covered: leading tokens of both whose routed experts are held.
+    extra: further fields of its engine requests. model: the name asked for. covered: leading tokens of both whose routed experts are held.
     dropped: what was sampled before the turn began anew.
     """
 
-    def __init__(self, shown: int, json: bytes, extra: Mapping[str, Any], covered: int = 0) -> None:
-        self.shown, self.json, self.extra, self.covered = shown, json, extra, covered
+    def __init__(self, shown: int, json: bytes, extra: Mapping[str, Any], covered: int = 0, model: str = "") -> None:
+        self.shown, self.json, self.extra, self.covered, self.model = shown, json, extra, covered, model
         self._blank = (json, covered)
         self.dropped: list[Draft] = []
         self.parts: list[Sampled] = []
@@ -155,7 +155,15 @@ class Sampler:
         try:
             part = await self._engine.generate(
                 EngineRequest(
-                    draft.json, shown, params, rid, spec.session_key, draft.extra, spec.experts_width, draft.covered
+                    draft.json,
+                    shown,
+                    params,
+                    rid,
+                    spec.session_key,
+                    draft.extra,
+                    spec.experts_width,
+                    draft.covered,
+                    draft.model,
                 )
             )
         finally:

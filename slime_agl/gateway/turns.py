@@ -340,7 +340,7 @@ def _draft(session: Session, request: TurnRequest, prompt: Prompt) -> Draft:
     """The turn to be sampled; its engine requests hold all images of the prompt, those of held turns first."""
     images = session.ledger.images(prompt.parent) + (() if prompt.media is None else prompt.media.images)
     extra = {**request.extra, **({"image_data": images} if images else {})}
-    return Draft(prompt.length, prompt.json, extra, session.ledger.covered(prompt.parent))
+    return Draft(prompt.length, prompt.json, extra, session.ledger.covered(prompt.parent), request.model)
 
 
 def _seeded(params: Mapping[str, Any], number: int) -> Mapping[str, Any]:

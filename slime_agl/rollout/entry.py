@@ -50,7 +50,7 @@ def generate(
     check_supported(read, config)
     tasks, reward = task_builder(config.task), load_reward_function(config.reward)
     runtime = live_runtime(config, read)
-    recorder = Recorder(config, read, runtime.renderer, "eval" if evaluation else "step", rollout_id)
+    recorder = Recorder(runtime, read, "eval" if evaluation else "step", rollout_id)
     books = Books(Tally("eval" if evaluation else "rollout"), recorder)
     rewarder = Rewarder(read, reward, config.credit)
 

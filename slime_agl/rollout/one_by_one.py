@@ -70,7 +70,6 @@ class OneByOne:
 
     def _books_for(self, args: RolloutArgs, evaluation: bool) -> Books:
         if evaluation not in self._books:
-            config, renderer = self._runtime.config, self._runtime.renderer
-            recorder = Recorder(config, args, renderer, "eval" if evaluation else "step", self._number)
+            recorder = Recorder(self._runtime, args, "eval" if evaluation else "step", self._number)
             self._books[evaluation] = Books(Tally("eval" if evaluation else "rollout"), recorder), recorder
         return self._books[evaluation][0]

@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from slime_agl import __version__
-from slime_agl.chat.renderer import Renderer
-from slime_agl.config import Config
 from slime_agl.host import RolloutArgs, Sample
-from slime_agl.runtime import Execution
+from slime_agl.runtime import Execution, Runtime
 from slime_agl.trace.record import SUFFIX, RecordedExecution, RecordedSample, RecordWriter
 
 LONGEST_ATTRIBUTE = 2000
+# Arguments of slime that decide what the engine is shown, what the agent is told and what it is paid.
+ARGUMENTS = (
+    "chat_template_path", "apply_chat_template_kwargs", "sglang_tool_call_parser", "sglang_reasoning_parser",
+    "rollout_stop", "rollout_stop_token_ids", "rollout_skip_special_tokens", "rollout_max_context_len",
+    "eval_max_context_len", "rollout_temperature", "rollout_top_p", "rollout_top_k", "use_rollout_routing_replay",
+    "num_layers", "moe_router_topk", "sglang_router_ip", "sglang_router_port", "sglang_model_routers",
+    "rollout_sample_hook_path", "custom_rm_path", "rm_type", "group_rm", "reward_key", "eval_reward_key",
+)  # fmt: skip
 
 
 class Recorder:
@@ -26,8 +32,11 @@ class Recorder:
         ConfigError: the file cannot be made.
     """
 
-    def __init__(self, config: Config, args: RolloutArgs, renderer: Renderer, name: str, step: int) -> None:
+    def __init__(self, runtime: Runtime, args: RolloutArgs, name: str, step: int) -> None:
+        config, renderer = runtime.config, runtime.renderer
         self._writer: RecordWriter | None = None
+        # The default task is its row; another one, and a reward function of slime's, may need the row itself.
+        self._rows = config.task is not None or args.custom_rm_path is not None
         if config.record_dir is None:
             return
         header = {
@@ -37,6 +46,9 @@ class Recorder:
             "model": config.model,
             "checkpoint": str(args.hf_checkpoint),
             "stop_ids": sorted(renderer.stop_ids),
+            "context_length": runtime.engine_info.context_length,
+            "agl": args.agl,
+            "arguments": {name: getattr(args, name) for name in ARGUMENTS},
             "slime_agl": __version__,
         }
         path = Path(config.record_dir) / f"{name}-{step:06d}{SUFFIX}"
@@ -44,15 +56,15 @@ class Recorder:
 
     def write(self, execution: Execution, samples: Sequence[Sample]) -> None:
         if self._writer is not None:
-            self._writer.write(recorded(execution, samples))
+            self._writer.write(recorded(execution, samples, with_row=self._rows))
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
 
-def recorded(execution: Execution, samples: Sequence[Sample]) -> RecordedExecution:
-    """What is kept of an execution. `samples`: those it gave, scored or not."""
+def recorded(execution: Execution, samples: Sequence[Sample], *, with_row: bool) -> RecordedExecution:
+    """What is kept of an execution. `samples`: those it gave, scored or not. with_row: keep their row as well."""
     started = min((turn.started for turn in execution.ledger.turns), default=0.0)
     started = min([started, *(span.start_time for span in execution.spans if span.start_time)])
     return RecordedExecution(
@@ -67,7 +79,17 @@ def recorded(execution: Execution, samples: Sequence[Sample]) -> RecordedExecuti
         rewards=tuple((item.after, dict(item.values)) for item in execution.emitted),
         spans=tuple(_span(span, started) for span in execution.spans),
         counters=dict(execution.counters),
+        engine_errors=execution.engine_errors,
+        earlier=execution.earlier,
+        row=_row(samples[0]) if with_row else None,
     )
+
+
+def _row(sample: Sample) -> dict[str, Any]:
+    metadata = {name: value for name, value in (sample.metadata or {}).items() if name != "agl"}
+    return {
+        "prompt": sample.prompt, "label": sample.label, "metadata": metadata, "custom_rm_path": sample.custom_rm_path,
+    }  # fmt: skip
 
 
 def _sample(sample: Sample) -> RecordedSample:

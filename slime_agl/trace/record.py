@@ -24,7 +24,9 @@ from slime_agl.trace.codec import decode_ledger, encode_ledger
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Segment, segments
 
-FORMAT, VERSION, SUFFIX = "slime_agl.record", 1, ".jsonl"
+FORMAT, SUFFIX = "slime_agl.record", ".jsonl"
+# Version 2 adds what a replay needs: settings in the header; row, engine_errors and earlier tries of an execution.
+VERSION, READS = 2, (1, 2)
 _SECRET = re.compile(rb"sk-[A-Za-z0-9_-]{16,}")
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
@@ -50,12 +52,26 @@ class RecordedSample:
 
 
 @dataclass(frozen=True, slots=True)
+class Try:
+    """A try of an execution that another one followed, because it failed.
+
+    error: its traceback. engine_errors: messages of engine failures that its agent was told of, in order.
+    """
+
+    ledger: Ledger
+    error: str = ""
+    engine_errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedExecution:
     """One execution: its tokens, and what came of it.
 
     task: what the agent was given. reward: of the execution; rewards: (number of turns before it,
     dimensions) in the order they were given. spans: light ones, as plain data. failure: '' or the boundary that broke,
     error: the traceback. started: seconds since the epoch. counters: what the gateway counted.
+    engine_errors: as in Try. earlier: the tries before the one that all this is about.
+    row: prompt, label, metadata and custom_rm_path of the Sample that it was made of, where `task` does not tell them.
     """
 
     ledger: Ledger
@@ -69,6 +85,9 @@ class RecordedExecution:
     rewards: tuple[tuple[int, dict[str, float]], ...] = ()
     spans: tuple[dict[str, Any], ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
+    engine_errors: tuple[str, ...] = ()
+    earlier: tuple[Try, ...] = ()
+    row: Mapping[str, Any] | None = None
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -77,10 +96,11 @@ class RecordedExecution:
     def ids(self) -> set[int]:
         """Every token id that occurs."""
         found: set[int] = set()
-        for turn in self.ledger.turns:
-            found.update(turn.new_ids)
-            for part in turn.parts:
-                found.update(part.ids)
+        for ledger in (self.ledger, *(one.ledger for one in self.earlier)):
+            for turn in ledger.turns:
+                found.update(turn.new_ids)
+                for part in turn.parts:
+                    found.update(part.ids)
         return found
 
 
@@ -136,14 +156,18 @@ class Record:
 
     def texts(self, ids: Iterable[int]) -> list[str]:
         """The text of each id in its place. A character that several tokens share stands at its last one."""
-        texts, held = [], b""
-        for i in ids:
-            held += self.tokens.get(i, f"<{i}>".encode())
-            text, held = _whole(held)
-            texts.append(text)
-        if held:
-            texts[-1] += held.decode("utf-8", "replace")
-        return texts
+        return texts_of(self.tokens.get(i, f"<{i}>".encode()) for i in ids)
+
+
+def texts_of(pieces: Iterable[bytes]) -> list[str]:
+    """The text of each token, given the bytes of each. A character that several share stands at its last one."""
+    texts, held = [], b""
+    for piece in pieces:
+        text, held = _whole(held + piece)
+        texts.append(text)
+    if held:
+        texts[-1] += held.decode("utf-8", "replace")
+    return texts
 
 
 def read_run(path: Path) -> list[Record]:
@@ -168,10 +192,10 @@ def read_record(path: Path) -> Record:
     if not lines:
         raise RecordError(f"{path} holds no whole line ({len(torn)} bytes); the run ended before it was begun")
     header = _line(path, 1, lines[0])
-    if header.get("format") != FORMAT or header.get("version") != VERSION:
+    if header.get("format") != FORMAT or header.get("version") not in READS:
         raise RecordError(
             f"{path} has format {header.get('format')!r} version {header.get('version')!r}; "
-            f"this version reads {FORMAT!r} version {VERSION}"
+            f"this version reads {FORMAT!r} versions {' and '.join(map(str, READS))}"
         )
     tokens: dict[int, bytes] = {}
     executions = []
@@ -207,6 +231,12 @@ def _encode(execution: RecordedExecution) -> dict[str, Any]:
         "rewards": execution.rewards,
         "spans": execution.spans,
         "counters": dict(execution.counters),
+        "engine_errors": execution.engine_errors,
+        "earlier": [
+            {"ledger": encode_ledger(one.ledger), "error": one.error, "engine_errors": one.engine_errors}
+            for one in execution.earlier
+        ],
+        "row": execution.row,
         "samples": [
             {name: getattr(sample, name) for name in _SAMPLE_SCALARS} | {"mask": _runs(sample.mask)}
             for sample in execution.samples
@@ -221,6 +251,12 @@ def _decode(data: Mapping[str, Any]) -> RecordedExecution:
         rewards=tuple((after, dimensions) for after, dimensions in data["rewards"]),
         spans=tuple(data["spans"]),
         counters=data["counters"],
+        engine_errors=tuple(data.get("engine_errors", ())),
+        earlier=tuple(
+            Try(decode_ledger(one["ledger"]), one["error"], tuple(one["engine_errors"]))
+            for one in data.get("earlier", ())
+        ),
+        row=data.get("row"),
         samples=tuple(
             RecordedSample(**{name: sample[name] for name in _SAMPLE_SCALARS}, mask=_mask(sample["mask"]))
             for sample in data["samples"]

@@ -1,0 +1,132 @@
+"""`slime-agl replay`: a recorded run's agent, run again on its recorded answers."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+import yaml
+
+from slime_agl.errors import ConfigError, RecordError, closest
+
+if TYPE_CHECKING:
+    from slime_agl.cli.replay_run import Instead, Pair
+    from slime_agl.report.replayed import Replayed
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--agent", help="Import path of another agent than the recorded one: yours, as you changed it.")
+@click.option("--reward", help="Import path of another reward function f(task, execution).")
+@click.option(
+    "--execution", "names", multiple=True, help="Only this one: its rollout id, or the beginning of it. Repeatable."
+)
+@click.option("--step", type=int, help="Only the executions of this step.")
+@click.option("--failed", is_flag=True, help="Only executions that had failed.")
+@click.option(
+    "--model", help="'smollm2' or a directory with the run's tokenizer, when the recorded one is not on this machine."
+)
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="YAML as for --custom-config-path: an agl: section and slime's arguments, which go before the recorded ones.",
+)
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds an attempt may take.")
+@click.option("--json", "as_json", is_flag=True, help="Outcomes as JSON lines, one an execution.")
+def replay(
+    run: Path, names: tuple[str, ...], step: int | None, failed: bool, config: Path | None, as_json: bool, **options: Any
+) -> None:  # fmt: skip
+    """Run the agent of a recorded RUN again, on what the engine answered then: no engine, no GPU.
+
+    RUN is the directory that was agl.record_dir, or one of its files. Prompts are held against the record token by
+    token; where the agent leaves it, the first difference is shown as a diff. Exit status: 0 when everything came out
+    as recorded, 1 when an execution diverged or failed or a reward changed, 2 when nothing could be replayed.
+    """
+    # The agent is imported from where the command is typed, as it would be by `python`.
+    sys.path.insert(0, str(Path.cwd()))
+    from slime_agl.cli.replay_run import Instead
+    from slime_agl.cli.replay_view import show_replayed
+
+    pairs = _chosen(run, names, step, failed)
+    outcomes = _replayed(pairs, Instead(**options, arguments=_settings(config)))
+    if as_json:
+        for outcome in outcomes:
+            sys.stdout.write(orjson.dumps(outcome.as_dict()).decode() + "\n")
+    else:
+        show_replayed(outcomes)
+    sys.exit(not all(outcome.as_recorded for outcome in outcomes))
+
+
+def _chosen(run: Path, names: tuple[str, ...], step: int | None, failed: bool) -> list[Pair]:
+    """The executions that the user names.
+
+    Raises:
+        RecordError: there are none.
+    """
+    from slime_agl.trace.record import read_run
+
+    records = read_run(run)
+    for record in records:
+        if record.torn:
+            click.echo(f"{record.path}: an unfinished last line of {record.torn} bytes was skipped", err=True)
+        if record.header["version"] < 2:
+            click.echo(
+                f"{record.path} is of version 1, which does not tell the agl: section, slime's arguments and failed "
+                "tries; defaults stand for them: give --config FILE and --reward PATH where the run had others",
+                err=True,
+            )
+    pairs = [(record, execution) for record in records for execution in record.executions]
+    for name in names:
+        known = [execution.ledger.rollout_id for _, execution in pairs]
+        if not any(_is_called(one, name) for one in known):
+            raise RecordError(f"no execution of {run} is called {name!r}.{closest(name, known)}")
+    chosen = [
+        (record, execution)
+        for record, execution in pairs
+        if (not names or any(_is_called(execution.ledger.rollout_id, name) for name in names))
+        and step in (None, record.header["step"])
+        and (execution.failure or not failed)
+    ]
+    if not chosen:
+        steps = ", ".join(str(record.header["step"]) for record in records)
+        raise RecordError(
+            f"{run} has {len(pairs)} executions of steps {steps}, none of which is meant; nothing to replay"
+        )
+    return chosen
+
+
+def _is_called(rollout_id: str, name: str) -> bool:
+    """Tables leave out the prefix that all ids have."""
+    return rollout_id.startswith(name) or rollout_id.removeprefix("ro-").startswith(name)
+
+
+def _replayed(pairs: list[Pair], instead: Instead) -> list[Replayed]:
+    """Replay with progress on stderr, where the agent's own prints go too."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from slime_agl.cli.replay_run import replay
+
+    outcomes = []
+    with redirect_stdout(sys.stderr), Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("replay", total=len(pairs))
+        for outcome in replay(pairs, instead):
+            outcomes.append(outcome)
+            progress.advance(bar)
+    return outcomes
+
+
+def _settings(config: Path | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    try:
+        settings = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{config} is no YAML: {error}") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{config} holds a {type(settings).__name__}, a mapping was expected")
+    return settings

@@ -1,0 +1,255 @@
+"""The replay behind `slime-agl replay`: recorded executions, run again on what the engine answered then."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from slime_agl.assemble import make_runtime
+from slime_agl.config import Config
+from slime_agl.engine.base import EngineInfo
+from slime_agl.engine.recorded import RecordedEngine
+from slime_agl.errors import ConfigError, RewardError
+from slime_agl.host import RolloutArgs, Sample, default_args
+from slime_agl.local.smollm2 import NAME, resolve_model
+from slime_agl.report.divergence import Divergence, ended_early, unrecorded
+from slime_agl.report.replayed import Replayed
+from slime_agl.reward import load_reward_function
+from slime_agl.rollout.executions import Executor, Limits
+from slime_agl.rollout.rewards import Rewarder
+from slime_agl.rollout.samples import SampleBuilder
+from slime_agl.rollout.tasks import TaskBuilder, task_builder
+from slime_agl.runtime import Execution, SessionDesk, Step
+from slime_agl.trace.record import Record, RecordedExecution, texts_of
+
+logger = logging.getLogger(__name__)
+
+# The record says how long each answer was; no other limit of a turn counts.
+LONGEST_TURN = 1 << 24
+# What of the agl: section has no meaning here, or would overwrite the record.
+LEFT_OUT = ("record_dir", "dashboard_port", "gateway", "async", "generate_returns")
+
+Pair = tuple[Record, RecordedExecution]
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What replaces what the record says; None and empty keep it.
+
+    agent, reward: import paths. model: a directory with the tokenizer. timeout: seconds an attempt may take.
+    arguments: of slime, and the agl: section, as in a file for --custom-config-path.
+    """
+
+    agent: str | None = None
+    reward: str | None = None
+    model: str | None = None
+    timeout: float | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Desk(SessionDesk):
+    """Tells the engine of each attempt. None follows the last recorded one."""
+
+    def __init__(self, engine: RecordedEngine, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._engine = engine
+
+    async def open(self, rollout_id: str, attempt_id: str) -> str:
+        self._engine.next_attempt()
+        return await super().open(rollout_id, attempt_id)
+
+    def may_retry(self, rollout_id: str, attempt_id: str, status: str) -> bool:
+        more = self._engine.attempts < len(self._engine.scripts)
+        return more and super().may_retry(rollout_id, attempt_id, status)
+
+
+def replay(pairs: Sequence[Pair], instead: Instead) -> Iterator[Replayed]:
+    """Replay executions one after the other.
+
+    Raises:
+        ConfigError, TemplateError: the agent, the tokenizer or a setting has to be given or changed.
+        InvariantError: the record does not hold what the gateway makes of it.
+    """
+    replayer: Replayer | None = None
+    try:
+        for record, execution in pairs:
+            if replayer is None or not replayer.serves(record):
+                if replayer is not None:
+                    replayer.stop()
+                replayer = Replayer(record, instead)
+            yield replayer.replay(record, execution)
+    finally:
+        if replayer is not None:
+            replayer.stop()
+
+
+class Replayer:
+    """A runtime for records that were made with the same settings."""
+
+    def __init__(self, record: Record, instead: Instead) -> None:
+        self._made_of = _settings(record)
+        self._args = _arguments(record, instead)
+        self._config = Config.read(self._args.agl)
+        self._rewarder = Rewarder(self._args, load_reward_function(self._config.reward), self._config.credit)
+        info = EngineInfo(str(self._args.hf_checkpoint), record.header.get("context_length"))
+        self._engine = RecordedEngine(info)
+        self._runtime = make_runtime(
+            self._config, self._args, engine=self._engine, make_desk=partial(_Desk, self._engine)
+        )
+        self._check_tokenizer(record)
+        self._runtime.start()
+
+    def stop(self) -> None:
+        self._runtime.stop()
+
+    def serves(self, record: Record) -> bool:
+        return _settings(record) == self._made_of
+
+    def replay(self, record: Record, recorded: RecordedExecution) -> Replayed:
+        """Run the agent on the task of an execution, and hold what it does against the record."""
+        attempts = [(one.ledger, one.engine_errors) for one in recorded.earlier]
+        self._engine.load([*attempts, (recorded.ledger, recorded.engine_errors)])
+        began = time.perf_counter()
+        execution, rewards, broken = self._runtime.run(self._run(record, recorded))
+        seconds = time.perf_counter() - began
+        failure = execution.failure or ("reward_error" if broken else "")
+        known = [sample.reward for sample in recorded.samples]
+        return Replayed(
+            step=record.name,
+            name=recorded.ledger.rollout_id,
+            turns=sum(len(script.ledger.turns) for script in self._engine.scripts),
+            matched=self._engine.given,
+            attempts=(len(self._engine.scripts), self._engine.attempts),
+            failure=failure,
+            recorded_failure=recorded.failure,
+            error=execution.error if execution.failure else broken,
+            rewards=rewards,
+            recorded_rewards=None if all(reward is None for reward in known) else tuple(known),
+            divergence=self._divergence(failure, recorded.failure),
+            seconds=seconds,
+        )
+
+    async def _run(
+        self, record: Record, recorded: RecordedExecution
+    ) -> tuple[Execution, tuple[Any, ...] | None, str]:  # fmt: skip
+        """The execution, the rewards of its Samples if they are known, and the reward function's traceback if it broke."""
+        args, evaluation = self._args, record.header.get("name") == "eval"
+        step = await self._runtime.begin_step(record.header["step"], args.rollout_temperature, args.rollout_top_p)
+        executor = self._executor(step, recorded, evaluation=evaluation)
+        limits = Limits(LONGEST_TURN, args.eval_max_context_len if evaluation else args.rollout_max_context_len)
+        try:
+            entry = await executor.run(_source(recorded), self._sampling(recorded), limits)
+        except RewardError as error:
+            return step.finished[-1], None, _told(error.__cause__ or error)
+        if args.group_rm and not evaluation:
+            return entry.execution, None, ""
+        try:
+            await self._rewarder.score(entry.samples)
+        except Exception as error:
+            # slime's reward options are the user's code: what it raises is what came of the replay.
+            return entry.execution, None, _told(error)
+        return entry.execution, tuple(sample.reward for sample in entry.samples), ""
+
+    def _executor(self, step: Step, recorded: RecordedExecution, *, evaluation: bool) -> Executor:
+        return Executor(
+            self._runtime, self._args, step, mode="val" if evaluation else "train",
+            tasks=self._tasks(recorded), builder=SampleBuilder(self._args, self._runtime.renderer),
+            rewarder=self._rewarder, bare=True,
+        )  # fmt: skip
+
+    def _tasks(self, recorded: RecordedExecution) -> TaskBuilder:
+        """The recorded task; made anew by the user's own function, whose tasks need not be plain data."""
+        if isinstance(self._config.task, str) and recorded.row is not None:
+            return task_builder(self._config.task)
+        return lambda _: recorded.task
+
+    def _sampling(self, recorded: RecordedExecution) -> dict[str, Any]:
+        """The trainer's parameters, with every string that ended a recorded turn among its stops."""
+        params = self._args.sampling_params()
+        own = params["stop"] or []
+        ends = {turn.matched for turn in recorded.ledger.turns if isinstance(turn.matched, str)}
+        return {**params, "stop": [*([own] if isinstance(own, str) else own), *sorted(ends)] or None}
+
+    def _divergence(self, failure: str, recorded_failure: str) -> Divergence | None:
+        scripts = self._engine.scripts
+        if self._engine.unrecorded:
+            first = self._engine.unrecorded[0]
+            return unrecorded(scripts[first.attempt].ledger, first, self._texts)
+        if failure not in ("", recorded_failure):
+            return None
+        for attempt, script in enumerate(scripts[: self._engine.attempts]):
+            if missing := script.missing():
+                return ended_early(script.ledger, missing, self._texts, attempt=attempt)
+        return None
+
+    def _texts(self, ids: Sequence[int]) -> list[str]:
+        return texts_of(self._runtime.renderer.token_bytes(ids))
+
+    def _check_tokenizer(self, record: Record) -> None:
+        """Raises ConfigError when the tokenizer is not the one that the run had."""
+        ids = sorted(record.tokens)
+        for i, text in zip(ids, self._runtime.renderer.token_bytes(ids), strict=True):
+            if text != record.tokens[i]:
+                raise ConfigError(
+                    f"the tokenizer in {self._args.hf_checkpoint} is not that of {record.path}: token {i} is {text!r} "
+                    f"there and {record.tokens[i]!r} in the record; name the run's own one with --model DIR"
+                )
+
+
+def _settings(record: Record) -> bytes:
+    header = {name: value for name, value in record.header.items() if name not in ("name", "step", "made")}
+    return orjson.dumps(header, option=orjson.OPT_SORT_KEYS)
+
+
+def _arguments(record: Record, instead: Instead) -> RolloutArgs:
+    """slime's arguments as they were, as far as the record tells, with the user's in their place."""
+    header = record.header
+    section = dict(header.get("agl") or {"agent": header["agent"], "model": header["model"]})
+    given = dict(instead.arguments)
+    section |= given.pop("agl", None) or {}
+    section |= {name: path for name in ("agent", "reward") if (path := getattr(instead, name)) is not None}
+    if instead.timeout is not None:
+        section["runners"] = {**(section.get("runners") or {}), "timeout_seconds": instead.timeout}
+    section = {name: value for name, value in section.items() if name not in LEFT_OUT}
+    arguments = {**(header.get("arguments") or {}), "rollout_stop_token_ids": header["stop_ids"], **given}
+    return RolloutArgs.read(default_args(**arguments, agl=section, hf_checkpoint=_checkpoint(record, instead.model)))
+
+
+def _checkpoint(record: Record, model: str | None) -> str:
+    if model is not None:
+        return str(resolve_model(model)) if model == NAME else model
+    recorded = record.header["checkpoint"]
+    if Path(recorded).is_absolute() and not Path(recorded).exists():
+        raise ConfigError(
+            f"{recorded}, whose tokenizer made {record.path}, is not on this machine; "
+            "name a directory that has that tokenizer with --model DIR"
+        )
+    return recorded
+
+
+def _source(recorded: RecordedExecution) -> Sample:
+    """The Sample that the execution was made of, as far as rewards and tasks may look at it."""
+    row, first = recorded.row, recorded.samples[0] if recorded.samples else None
+    if row is None:
+        told = dict(recorded.task) if isinstance(recorded.task, dict) else {"prompt": recorded.task}
+        row = {"prompt": told.pop("prompt", ""), "label": told.pop("label", None), "metadata": told}
+    return Sample(
+        index=first.index if first else None,
+        group_index=first.group_index if first else None,
+        prompt=row["prompt"],
+        label=row["label"],
+        metadata=dict(row["metadata"] or {}),
+        custom_rm_path=row.get("custom_rm_path"),
+    )
+
+
+def _told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
