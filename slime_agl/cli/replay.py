@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,12 +114,24 @@ def _replayed(pairs: list[Pair], instead: Instead) -> list[Replayed]:
     from slime_agl.cli.replay_run import replay
 
     outcomes = []
-    with redirect_stdout(sys.stderr), Progress(console=Console(stderr=True), transient=True) as progress:
+    progress = Progress(console=Console(stderr=True), transient=True)
+    with redirect_stdout(sys.stderr), _each_failure_told_once(), progress:
         bar = progress.add_task("replay", total=len(pairs))
         for outcome in replay(pairs, instead):
             outcomes.append(outcome)
             progress.advance(bar)
     return outcomes
+
+
+@contextmanager
+def _each_failure_told_once() -> Iterator[None]:
+    """Outcomes carry the tracebacks of agents; the log would tell some of them a second time."""
+    log = logging.getLogger("slime_agl.lightning.failures")
+    was, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was
 
 
 def _settings(config: Path | None) -> dict[str, Any]:

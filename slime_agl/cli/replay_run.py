@@ -21,7 +21,7 @@ from slime_agl.errors import ConfigError, RewardError
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.local.smollm2 import NAME, resolve_model
 from slime_agl.report.divergence import Divergence, ended_early, unrecorded
-from slime_agl.report.replayed import Replayed
+from slime_agl.report.replayed import REFUSED, Replayed
 from slime_agl.reward import load_reward_function
 from slime_agl.rollout.executions import Executor, Limits
 from slime_agl.rollout.rewards import Rewarder
@@ -104,8 +104,12 @@ class Replayer:
         self._runtime = make_runtime(
             self._config, self._args, engine=self._engine, make_desk=partial(_Desk, self._engine)
         )
-        self._check_tokenizer(record)
         self._runtime.start()
+        try:
+            self._check_tokenizer(record)
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         self._runtime.stop()
@@ -121,6 +125,8 @@ class Replayer:
         execution, rewards, broken = self._runtime.run(self._run(record, recorded))
         seconds = time.perf_counter() - began
         failure = execution.failure or ("reward_error" if broken else "")
+        if failure == "engine_error" and self._engine.unrecorded:
+            failure, rewards = REFUSED, None
         known = [sample.reward for sample in recorded.samples]
         return Replayed(
             step=record.name,

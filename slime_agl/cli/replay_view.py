@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slime_agl.report.replayed import Replayed
+from slime_agl.report.replayed import REFUSED, Replayed
 
 STYLES = {"same": "green", "diverged": "bold yellow", "failed": "bold red"}
 CHANGED = "bold magenta"
@@ -50,7 +50,7 @@ def _reward(outcome: Replayed) -> Text:
 
 
 def _note(outcome: Replayed) -> str:
-    notes = [outcome.failure] if outcome.failure else []
+    notes = [outcome.failure] if outcome.failure not in ("", REFUSED) else []
     if outcome.divergence is not None:
         where = f"turn {outcome.divergence.turn}" if outcome.divergence.turn is not None else "its first prompt"
         notes.append({"early": f"ended before {where}", "more": f"went on after {where}"}.get(
@@ -64,8 +64,11 @@ def _show(console: Console, outcome: Replayed) -> None:
         console.print(words)
     if outcome.divergence is not None and outcome.divergence.diff:
         console.print(_coloured(outcome.divergence.diff))
-    if outcome.failure and outcome.error:
-        console.print(Text(outcome.error.rstrip(), "red"))
+    if outcome.failure == REFUSED:
+        console.print(Text(f"the agent gave up there; it had asked in {_first_frame(outcome.error)}"))
+    elif outcome.failure:
+        lines = [line for line in outcome.error.splitlines() if line.strip(" ^~")]
+        console.print(Text("\n".join(lines), "red"), soft_wrap=True)
 
 
 def _words(outcome: Replayed) -> list[Text]:
@@ -76,12 +79,17 @@ def _words(outcome: Replayed) -> list[Text]:
     if outcome.attempts[0] != outcome.attempts[1]:
         recorded, replayed = outcome.attempts
         words.append(Text(f"{recorded} attempts were recorded, the agent ended well in attempt {replayed}"))
-    if outcome.failure != outcome.recorded_failure:
+    if outcome.failure not in (outcome.recorded_failure, REFUSED):
         was, now = (name or "ended well" for name in (outcome.recorded_failure, outcome.failure))
         words.append(Text(f"recorded: {was}; replayed: {now}", STYLES["failed" if outcome.failure else "diverged"]))
     if outcome.reward_changed:
         words.append(Text(f"reward {_all(outcome.recorded_rewards)} → {_all(outcome.rewards)}", CHANGED))
     return words
+
+
+def _first_frame(error: str) -> str:
+    """The agent's own frame in a traceback, which is its first."""
+    return next((line.strip() for line in error.splitlines() if line.lstrip().startswith("File ")), "a place unknown")
 
 
 def _coloured(diff: Sequence[str]) -> Text:

@@ -14,7 +14,6 @@ from slime_agl.errors import EngineRejected, EngineUnavailable
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import Sampled
 
-# How long an answer waits for those that came before it in the record, when nothing else moves.
 PATIENCE_SECONDS = 5.0
 # Passes of the event loop in which a turn is committed once its answer is there.
 COMMIT_PASSES = 8
@@ -35,11 +34,12 @@ class RecordedEngine:
 
     `load` it with an execution and call `next_attempt` before each of its recorded attempts. Answers leave in the order of the
     record, as far as the agent asks for them, so that turns are numbered as they were. A prompt that is not recorded is
-    refused for good, and stands in `unrecorded`.
+    refused for good, and stands in `unrecorded`. patience: seconds that an answer waits for earlier ones while nothing
+    moves, before the order is given up.
     """
 
-    def __init__(self, info: EngineInfo) -> None:
-        self._info = info
+    def __init__(self, info: EngineInfo, *, patience: float = PATIENCE_SECONDS) -> None:
+        self._info, self._patience = info, patience
         self._aborts: dict[str, asyncio.Event] = {}
         self.load([])
 
@@ -120,7 +120,7 @@ class RecordedEngine:
         """Wait until what was answered before has been answered. False when the request was aborted first."""
         while self._in_order and script.ahead(piece.turn.index) and not aborted.is_set():
             try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
+                async with asyncio.timeout(self._patience):
                     await self._moved.wait()
             except TimeoutError:
                 # An earlier turn is not asked for, or only after long work: the order is given up.

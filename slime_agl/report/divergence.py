@@ -144,9 +144,14 @@ def _diff(recorded: list[str], asked: list[str], before: list[str]) -> tuple[str
         for lines in (recorded, asked)
     ]
     found = difflib.unified_diff(*sides, "recorded", "asked", n=CONTEXT_LINES, lineterm="")
-    lines = [line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " …" for line in found]
+    # Line numbers would be those of an excerpt.
+    lines = ["@@" if line.startswith("@@ ") else _cut(line) for line in found]
     if len(lines) > LONGEST_DIFF:
         lines = [*lines[:LONGEST_DIFF], f"… {len(lines) - LONGEST_DIFF} more lines"]
     if not lines and recorded and asked:
         lines = ["  the texts are the same, their tokens are not"]
     return tuple(lines)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " …"

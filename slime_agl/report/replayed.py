@@ -9,6 +9,7 @@ from slime_agl.report.divergence import Divergence
 from slime_agl.report.summary import number
 
 Verdict = Literal["same", "diverged", "failed"]
+REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,8 @@ class Replayed:
     """One execution, replayed.
 
     step, name: of the record. turns: recorded ones, of all attempts; matched: those that the agent asked for again.
-    attempts: (recorded, replayed). failure, recorded_failure: '' or the boundary that broke. error: the agent's or
-    the reward function's traceback, '' when neither failed.
+    attempts: (recorded, replayed). failure, recorded_failure: '' or the boundary that broke; REFUSED when the agent gave
+    up because a prompt is not recorded. error: the agent's or the reward function's traceback, '' when neither failed.
     rewards, recorded_rewards: one a Sample; None where they are not known or cannot be replayed.
     divergence: the first one, None when the agent did as recorded.
     """
