@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import orjson
 
 from slime_agl.assemble import make_runtime
@@ -29,8 +29,6 @@ from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.rollout.tasks import TaskBuilder, task_builder
 from slime_agl.runtime import Execution, SessionDesk, Step
 from slime_agl.trace.record import Record, RecordedExecution, texts_of
-
-logger = logging.getLogger(__name__)
 
 # The record says how long each answer was; no other limit of a turn counts.
 LONGEST_TURN = 1 << 24
@@ -110,6 +108,8 @@ class Replayer:
         except BaseException:
             self.stop()
             raise
+
+        self._say_what_is_not_replayed()
 
     def stop(self) -> None:
         self._runtime.stop()
@@ -198,6 +198,18 @@ class Replayer:
 
     def _texts(self, ids: Sequence[int]) -> list[str]:
         return texts_of(self._runtime.renderer.token_bytes(ids))
+
+    def _say_what_is_not_replayed(self) -> None:
+        args, notes = self._args, []
+        if args.group_rm:
+            notes.append("rewards of --group-rm are not replayed: it scores whole groups")
+        if args.rollout_sample_hook_path:
+            hooks = ", ".join(args.rollout_sample_hook_path)
+            notes.append(f"sample hooks are not replayed ({hooks}); a reward that one set will seem to have changed")
+        for name, url in args.frozen_models.items():
+            notes.append(f"answers of the frozen model {name} at {url} are not recorded: the agent asks it now")
+        for note in notes:
+            click.echo(note, err=True)
 
     def _check_tokenizer(self, record: Record) -> None:
         """Raises ConfigError when the tokenizer is not the one that the run had."""

@@ -106,6 +106,13 @@ async def undaunted(task: Any, llm: Any) -> float:
     return 1.0
 
 
+@agl.rollout
+async def sleeper(task: Any, llm: Any) -> float:
+    """Never ends."""
+    await asyncio.get_running_loop().create_future()
+    return 1.0
+
+
 def generous(task: Any, execution: Any) -> float:
     return 1.0
 

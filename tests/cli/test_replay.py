@@ -154,7 +154,7 @@ def test_an_agent_that_asks_for_more_is_told_where_the_record_ends(fake_sglang: 
 
 def test_an_agent_that_breaks_has_failed_and_its_traceback_is_shown(fake_sglang: Any, record: Record) -> None:
     fake_sglang.answer_with(lambda request: "four")
-    done = replay(record("two_turns", ["x"]), "--agent", AGENTS + "breaks")
+    done = replay(record("two_turns", ["x"], {"failure": "retry"}), "--agent", AGENTS + "breaks")
     assert done.exit_code == 1
     assert "1 failed; 1 reward changed" in done.stdout and "1/2" in done.stdout and "1.000 → 0.000" in done.stdout
     assert (
@@ -167,6 +167,24 @@ def test_a_refusal_has_the_protocols_shape_and_is_not_repeated(fake_sglang: Any,
     (outcome,) = outcomes(record("two_turns", ["x"]), "--agent", AGENTS + "undaunted", status=1)
     assert (outcome["verdict"], outcome["failure"], outcome["rewards"]) == ("diverged", "", [0.25])
     assert (outcome["divergence"]["kind"], outcome["divergence"]["turn"], outcome["matched"]) == ("changed", 0, 1)
+
+
+def test_an_agent_that_never_ends_meets_the_deadline_that_the_user_gives(adding: Path) -> None:
+    (outcome,) = outcomes(adding, "--agent", AGENTS + "sleeper", "--timeout", "0.2", status=1)
+    assert (outcome["verdict"], outcome["failure"], outcome["matched"]) == ("failed", "deadline", 0)
+    assert "longer than its 0.2 s" in outcome["error"]
+
+
+def test_what_is_not_replayed_is_said(adding: Path) -> None:
+    def score_groups(lines: list[dict[str, Any]]) -> None:
+        lines[0]["arguments"] |= {"group_rm": True, "rollout_sample_hook_path": ["a.hook"]}
+        lines[0]["arguments"]["sglang_model_routers"] = {"judge": ["127.0.0.1", 9]}
+
+    edit(adding, score_groups)
+    done = replay(adding)
+    assert done.exit_code == 0, done.output
+    for words in ("--group-rm", "a.hook", "judge at http://127.0.0.1:9/v1"):
+        assert words in done.stderr
 
 
 def test_token_prompts_and_token_spans_replay(fake_sglang: Any, record: Record) -> None:

@@ -22,8 +22,9 @@ async def talks_of_its_key(task, llm):
 
 @pytest.fixture
 def recorded(fake_sglang, run_rollout, tmp_path):
-    def run(agent, rows, **more):
-        output = run_rollout(agent, rows, rollout_id=7, agl={"record_dir": str(tmp_path / "run")}, **more)
+    def run(agent, rows, n_samples=1, **agl):
+        agl = {"record_dir": str(tmp_path / "run"), **agl}
+        output = run_rollout(agent, rows, rollout_id=7, n_samples=n_samples, agl=agl)
         (record,) = read_run(tmp_path / "run")
         return record, flat(output.samples)
 
@@ -81,7 +82,7 @@ def test_no_key_is_recorded(run_rollout, tmp_path):
 def test_what_is_no_record_is_refused(tmp_path: Path):
     other = tmp_path / "step-000000.jsonl"
     for text, words in (
-        (b'{"format": "slime_agl.record", "version": 2}\n', "version 2.*reads 'slime_agl.record' version 1"),
+        (b'{"format": "slime_agl.record", "version": 3}\n', "version 3.*reads 'slime_agl.record' versions 1 and 2"),
         (b"hello\n", "line 1 is not JSON"),
         (b"[]\n", "line 1 is a list"),
         (b"", "holds no whole line"),
@@ -101,6 +102,29 @@ def test_a_directory_that_cannot_be_made_is_named(run_rollout, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="agl.record_dir.*file"):
         run_rollout(chat_agent(), ["a"], agl={"record_dir": str(tmp_path / "file" / "run")})
+
+
+def test_a_failed_try_is_recorded_with_its_tokens_and_its_traceback(fake_sglang, recorded):
+    fake_sglang.say("one")
+    record, _ = recorded("tests.cli.replay_agents.picky", ["a"])
+    assert record.executions[0].earlier == ()
+    fake_sglang.say("a bad one").say("two")
+    record, _ = recorded("tests.cli.replay_agents.picky", ["a"], failure="retry")
+    (execution,) = record.executions
+    (earlier,) = execution.earlier
+    assert "".join(record.texts(earlier.ledger.turns[0].output_ids())) == "a bad one<|im_end|>"
+    assert "a bad answer" in earlier.error and earlier.ledger.attempt_id != execution.ledger.attempt_id
+
+
+def test_settings_are_recorded_and_rows_where_tasks_do_not_tell_them(fake_sglang, recorded):
+    fake_sglang.answer_with(lambda request: "four")
+    record, _ = recorded(chat_agent(), [{"prompt": "a", "label": "b"}])
+    assert record.header["arguments"]["rollout_temperature"] == 1.0
+    assert record.header["context_length"] == fake_sglang.context_length
+    assert record.header["agl"]["record_dir"] and record.executions[0].row is None
+    record, _ = recorded(chat_agent(), [{"prompt": "a", "label": "b"}], task={"prompt": "prompt"})
+    row = record.executions[0].row
+    assert (row["prompt"], row["label"], row["metadata"]) == ("a", "b", {})
 
 
 def test_tokens_are_named_once_a_file(fake_sglang, recorded):
