@@ -18,7 +18,7 @@ from slime_agl.config import Config
 from slime_agl.engine.base import EngineInfo
 from slime_agl.engine.recorded import RecordedEngine
 from slime_agl.errors import ConfigError, RewardError
-from slime_agl.host import RolloutArgs, Sample, default_args
+from slime_agl.host import RolloutArgs, Sample, default_args, has_reward_option
 from slime_agl.local.smollm2 import NAME, resolve_model
 from slime_agl.report.divergence import Divergence, ended_early, unrecorded
 from slime_agl.report.replayed import REFUSED, Replayed
@@ -108,7 +108,6 @@ class Replayer:
         except BaseException:
             self.stop()
             raise
-
         self._say_what_is_not_replayed()
 
     def stop(self) -> None:
@@ -155,7 +154,7 @@ class Replayer:
             entry = await executor.run(_source(recorded), self._sampling(recorded), limits)
         except RewardError as error:
             return step.finished[-1], None, _told(error.__cause__ or error)
-        if args.group_rm and not evaluation:
+        if (args.group_rm and not evaluation) or self._slimes_loop_pays(recorded, entry.samples[0]):
             return entry.execution, None, ""
         try:
             await self._rewarder.score(entry.samples)
@@ -163,6 +162,11 @@ class Replayer:
             # slime's reward options are the user's code: what it raises is what came of the replay.
             return entry.execution, None, _told(error)
         return entry.execution, tuple(sample.reward for sample in entry.samples), ""
+
+    def _slimes_loop_pays(self, recorded: RecordedExecution, sample: Sample) -> bool:
+        """Whether the reward came after the record, from slime's own loop, and is not to be had here."""
+        unknown = sample.reward is None and all(one.reward is None for one in recorded.samples)
+        return unknown and not has_reward_option(self._args.raw, sample)
 
     def _executor(self, step: Step, recorded: RecordedExecution, *, evaluation: bool) -> Executor:
         return Executor(

@@ -1,6 +1,6 @@
 """The record of a run: one append-only file a step, read back whole or after a crash.
 
-A file is JSON lines. The first says what follows: format, version, step, model. Then come `tokens`
+A file is JSON lines. The first says what follows: format, version, step, model, settings. Then come `tokens`
 lines, each with the texts of ids that stand in the file for the first time, and `execution` lines.
 A line is written in one piece, so that a crash tears at most the last one; reading skips it.
 Keys (`sk-...`) that an agent left in its task, its spans or its traceback are blotted out.
