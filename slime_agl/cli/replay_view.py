@@ -45,7 +45,7 @@ def _table(outcomes: Sequence[Replayed]) -> Table:
 def _reward(outcome: Replayed) -> Text:
     was, now = _number(outcome.recorded_reward), _number(outcome.reward)
     if not outcome.reward_changed:
-        return Text(now if outcome.rewards is not None else was)
+        return Text(now) if outcome.rewards is not None else Text(f"({was})", "dim")
     return Text(f"{was} → {now}" if was != now else f"{now} *", CHANGED)
 
 

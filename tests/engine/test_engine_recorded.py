@@ -138,6 +138,8 @@ async def test_what_the_agent_did_not_wait_for_stays_away_until_it_leaves(reason
     made = engine(Book().turn(PROMPT, part(7), untrained=reason).turn(OTHER, part(8)).ledger)
     pending = asyncio.ensure_future(ask(made, PROMPT, "gone"))
     assert await said(made, OTHER) == [8]
+    for _ in range(50):
+        await asyncio.sleep(0)
     assert not pending.done()
     await made.abort("gone")
     assert list((await pending).ids) == [7]
