@@ -22,29 +22,33 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--agent", help="Import path of another agent than the recorded one: yours, as you changed it.")
-@click.option("--reward", help="Import path of another reward function f(task, execution).")
+@click.option("--agent", metavar="PKG.MOD.NAME", help="Another agent than the recorded one: yours, as you changed it.")
+@click.option("--reward", metavar="PKG.MOD.NAME", help="Another reward function f(task, execution).")
 @click.option(
-    "--execution", "names", multiple=True, help="Only this one: its rollout id, or the beginning of it. Repeatable."
+    "--execution",
+    "names",
+    metavar="ID",
+    multiple=True,
+    help="Only this one; the beginning of its id will do. Repeatable.",
 )
-@click.option("--step", type=int, help="Only the executions of this step.")
+@click.option("--step", metavar="N", type=int, help="Only the executions of this step.")
 @click.option("--failed", is_flag=True, help="Only executions that had failed.")
-@click.option(
-    "--model", help="'smollm2' or a directory with the run's tokenizer, when the recorded one is not on this machine."
-)
+@click.option("--model", help="'smollm2' or a directory with the run's tokenizer, if the recorded one is gone.")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML as for --custom-config-path: an agl: section and slime's arguments, which go before the recorded ones.",
+    help="YAML with an agl: section and slime's arguments, which go before the recorded ones.",
 )
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds an attempt may take.")
-@click.option("--json", "as_json", is_flag=True, help="Outcomes as JSON lines, one an execution.")
+@click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="Longest time of an attempt."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print outcomes, one JSON object an execution.")
 def replay(
     run: Path, names: tuple[str, ...], step: int | None, failed: bool, config: Path | None, as_json: bool, **options: Any
 ) -> None:  # fmt: skip
-    """Run the agent of a recorded RUN again, on what the engine answered then: no engine, no GPU.
+    """Run a recorded run's agent again, on the answers of then.
 
-    RUN is the directory that was agl.record_dir, or one of its files. Prompts are held against the record token by
+    No engine and no GPU are needed. RUN is the directory that was agl.record_dir, or one of its files. Prompts are held against the record token by
     token; where the agent leaves it, the first difference is shown as a diff. Exit status: 0 when everything came out
     as recorded, 1 when an execution diverged or failed or a reward changed, 2 when nothing could be replayed.
     """

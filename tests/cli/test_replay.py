@@ -71,7 +71,8 @@ def test_a_changed_tool_is_shown_where_its_result_first_differs(adding: Path) ->
     assert "diverged" in shown and "1/2" in shown and "differs at turn 1" in shown
     assert "is '3' in the record, '4' was asked" in " ".join(shown.split())
     assert "\n-3\n+4\n" in shown and " <tool_response>" in shown
-    assert "the agent gave up there" in shown and "in use_tools" in shown and "0 rewards changed" in shown
+    unwrapped = " ".join(shown.split())
+    assert "the agent gave up there" in unwrapped and "in use_tools" in unwrapped and "0 rewards changed" in unwrapped
     assert "adding" not in shown and "adding" in done.stderr
 
 
