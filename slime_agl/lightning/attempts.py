@@ -99,8 +99,8 @@ class AttemptRun:
         try:
             rewards = rewards_of(spans)
         except ValueError as error:
-            # A reward span that the agent made by hand and that cannot be read is the agent's failure.
-            ended, rewards = Ended.by(error), ()
+            # Rewards that cannot be read, or trained on, are the agent's failure, unless it has failed already.
+            ended, rewards = Ended.by(error) if ended.status == SUCCEEDED else ended, ()
         await self._report(ended)
         return AttemptOutcome(
             *self._ids, ended.status, ended.error, ended.error_type, rewards, spans, started, time.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from slime_agl.credit.emitted import Emitted
@@ -26,7 +27,8 @@ def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
     text of an attribute such as `gen_ai.response.id`.
 
     Raises:
-        ValueError: a span made by hand has reward or link attributes that are not of Agent Lightning's form.
+        ValueError: a reward is no finite number; a span made by hand has reward or link attributes that are not of
+            Agent Lightning's form.
     """
     turns = [span for span in spans if TURN_INDEX in span.attributes]
     found: list[Emitted] = []
@@ -40,6 +42,8 @@ def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
             values = {"primary": value}
         if not values:
             continue
+        if unusable := {name: value for name, value in values.items() if not math.isfinite(value)}:
+            raise ValueError(f"the agent gave the reward {unusable}, which is no finite number")
         links = any(name.startswith(LINK) for name in span.attributes)
         linked = _linked(span, turns) if links else ()
         found.append(Emitted(values, after, linked, dangling=links and not linked))

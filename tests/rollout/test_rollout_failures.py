@@ -134,3 +134,22 @@ def test_a_masked_execution_is_not_in_the_baseline_of_its_group(run_rollout):
     args = type("Args", (), {"grpo_std_normalization": False})()
     rewards = {sample.reward: value for sample, value in zip(samples, normalize_rewards(args, samples)[1], strict=True)}
     assert rewards == {1.0: -0.5, 2.0: 0.5, 0.0: 0.0}
+
+
+@agl.rollout
+async def rewards_nan(task: Any, llm: Any) -> float:
+    async with client(llm) as ai:
+        await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+    TRIES[task["prompt"]] += 1
+    return float(task["prompt"]) if TRIES[task["prompt"]] == 1 else 1.0
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf"])
+def test_a_reward_that_is_no_finite_number_is_a_failure_of_the_agent(run_rollout, value: str):
+    """One such reward in a group would make every advantage of it, and then every weight, such a number."""
+    good, bad = sorted(flat(run_rollout(rewards_nan, [value], n_samples=2).samples), key=lambda s: s.remove_sample)
+    assert (bad.metadata["agl"]["failure"], bad.remove_sample, bad.reward) == ("agent_error", True, 0.0)
+    assert (good.metadata["agl"]["failure"], good.reward) == ("", 1.0)
+    TRIES.clear()
+    output = run_rollout(rewards_nan, [value], agl={"failure": {"agent_error": "retry"}})
+    assert [sample.reward for sample in flat(output.samples)] == [1.0]
