@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -192,13 +193,13 @@ async def ask(function: RewardFunction, execution: Execution) -> Any:
 
 
 def checked(reward: Any, source: str) -> Any:
-    """A reward as it may stand in a Sample. Raises RewardError for anything but numbers."""
+    """A reward as it may stand in a Sample. Raises RewardError for anything but finite numbers."""
     if isinstance(reward, dict) and reward:
         return {name: checked(value, f"{source}, dimension {name!r}") for name, value in reward.items()}
-    if isinstance(reward, bool | int | float) or hasattr(reward, "__float__"):
+    if (isinstance(reward, bool | int | float) or hasattr(reward, "__float__")) and math.isfinite(reward):
         return float(reward)
     raise RewardError(
-        f"{source} gave {reward!r} ({type(reward).__name__}), a reward must be a number or a dict of numbers"
+        f"{source} gave {reward!r} ({type(reward).__name__}), a reward must be a finite number or a dict of such numbers"
     )
 
 

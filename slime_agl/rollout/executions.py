@@ -96,7 +96,7 @@ class Executor:
             samples = [_last(samples, execution)]
         samples = await self._hooked(samples)
         if not (self._bare or (self._args.group_rm and not self._evaluation)):
-            await self._rewarder.score(samples)
+            await self._rewarder.score(samples, evaluation=self._evaluation)
         return Entry(samples, execution, True)
 
     async def _rewards(self, execution: Execution, negative: float | None) -> list[Any]:

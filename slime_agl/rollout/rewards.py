@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +23,10 @@ class Rewarder:
         self._args, self._function, self._credit = args, function, credit
 
     def shape(self, reward: Any, source: str, *, evaluation: bool) -> Any:
-        key = (self._args.eval_reward_key if evaluation else None) or self._args.reward_key
-        return shaped(reward, key, source)
+        return shaped(reward, self._key(evaluation), source)
+
+    def _key(self, evaluation: bool) -> str | None:
+        return (self._args.eval_reward_key if evaluation else None) or self._args.reward_key
 
     async def own(self, execution: Execution, *, evaluation: bool) -> Any:
         """The reward that the agent or `agl.reward` gives; None when neither does."""
@@ -55,11 +58,11 @@ class Rewarder:
     def _trained(self, reward: Any, execution: Execution) -> Any:
         return self.shape(reward, f"a reward of the agent in rollout {execution.rollout_id}", evaluation=False)
 
-    async def score(self, samples: Sequence[Sample]) -> None:
+    async def score(self, samples: Sequence[Sample], *, evaluation: bool) -> None:
         """Ask slime's reward options for the samples that have no reward yet.
 
         Raises:
-            RewardError: no option is set.
+            RewardError: no option is set, or it gives no finite number.
         """
         waiting = [sample for sample in samples if sample.reward is None]
         for sample in waiting:
@@ -71,21 +74,42 @@ class Rewarder:
             sample.reward = await async_rm(self._args.raw, sample)
         if together:
             rewards = await batched_async_rm(self._args.raw, together)
+            _same_number(rewards, together, "samples")
             for sample, reward in zip(together, rewards, strict=True):
                 sample.reward = reward
+        for sample in waiting:
+            _require_number(sample, self._key(evaluation))
 
     async def score_group(self, group: Sequence[list[Sample]], failed: Sequence[bool]) -> None:
         """With --group-rm: one call for the whole group, in the shape slime shows groups.
 
+        A rule of slime's scores each Sample, as it knows no groups.
         failed: which executions failed; these keep the reward that their policy gave them.
+
+        Raises:
+            RewardError: no option is set; it gives no finite number, or another number of rewards than it was asked for.
         """
         self._require_option(group[0][0])
+        scored = [sample for entry, keeps in zip(group, failed, strict=True) if not keeps for sample in entry]
+        if self._args.custom_rm_path is None:
+            rewards = await batched_async_rm(self._args.raw, scored)
+        else:
+            rewards = await self._of_group(group, failed)
+        for sample, reward in zip(scored, rewards, strict=True):
+            sample.reward = reward
+            _require_number(sample, self._args.reward_key)
+
+    async def _of_group(self, group: Sequence[list[Sample]], failed: Sequence[bool]) -> list[Any]:
+        """What the user's function gives the Samples of the executions that did not fail, in order."""
         shown = [entry[0] for entry in group] if all(len(entry) == 1 for entry in group) else list(group)
         rewards = await batched_async_rm(self._args.raw, shown)
+        _same_number(rewards, group, "entries of a group")
+        spread: list[Any] = []
         for entry, reward, keeps in zip(group, rewards, failed, strict=True):
             several = reward if isinstance(reward, list | tuple) else [reward] * len(entry)
-            for sample, value in zip(entry, several, strict=True):
-                sample.reward = sample.reward if keeps else value
+            _same_number(several, entry, "Samples of an execution")
+            spread += [] if keeps else several
+        return spread
 
     def _require_option(self, sample: Sample) -> None:
         if not has_reward_option(self._args.raw, sample):
@@ -93,6 +117,27 @@ class Rewarder:
                 f"sample {sample.index} has no reward: its agent neither returned nor emitted one, and no reward option is set. "
                 "Return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type"
             )
+
+
+def _require_number(sample: Sample, key: str | None) -> None:
+    """What is trained on or reported has to be a finite number: one that is not would spread to the whole group.
+
+    Raises:
+        RewardError: it is not.
+    """
+    value = sample.reward.get(key) if key and isinstance(sample.reward, dict) else sample.reward
+    if value is None or (hasattr(value, "__float__") and not math.isfinite(value)):
+        raise RewardError(
+            f"slime's reward options (--custom-rm-path or --rm-type) gave sample {sample.index} the reward "
+            f"{sample.reward!r}{f', read under the key {key!r}' if key else ''}; it must be a finite number"
+        )
+
+
+def _same_number(rewards: Sequence[Any], asked: Sequence[Any], what: str) -> None:
+    if len(rewards) != len(asked):
+        raise RewardError(
+            f"--custom-rm-path gave {len(rewards)} rewards for {len(asked)} {what}; it has to give one for each"
+        )
 
 
 _ONLY = "reward"

@@ -11,7 +11,7 @@ import agentlightning as agl
 import openai
 import pytest
 
-from slime_agl.errors import ConfigError
+from slime_agl.errors import ConfigError, RewardError
 from slime_agl.host import DynamicFilterOutput, Sample
 from slime_agl.testing.agents import chat_agent
 from tests.conftest import flat
@@ -236,6 +236,19 @@ def test_rm_type_of_the_row_wins_over_the_flag(run, fake_sglang):
     assert first.reward == 1 and second.reward != 1
 
 
+async def useless_rm(args: Any, sample: Any, **kwargs: Any) -> Any:
+    return [args.useless for _ in sample] if isinstance(sample, list) else args.useless
+
+
+@pytest.mark.parametrize("group_rm", [False, True])
+@pytest.mark.parametrize("useless", [None, float("nan"), {"points": float("inf")}, {"marks": 1.0}], ids=str)
+def test_a_reward_option_that_gives_no_finite_number_is_named(run, useless: Any, group_rm: bool):
+    key = "points" if isinstance(useless, dict) else None
+    given = {"custom_rm_path": f"{HERE}.useless_rm", "useless": useless, "reward_key": key, "group_rm": group_rm}
+    with pytest.raises(RewardError, match="--custom-rm-path.*sample 0"):
+        run(letters, ["a?"], **given)
+
+
 def test_an_eval_dataset_has_its_own_reward_function(run, seen, rollout_args, tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text('{"input": "a?"}\n', "utf-8")
@@ -255,6 +268,22 @@ def test_a_group_reward_model_sees_the_group_as_slime_shows_it(run, seen, prompt
     output = run(letters, [prompt], n_samples=2, group_rm=True, custom_rm_path=f"{HERE}.lengths_rm")
     assert seen["group"] == expected
     assert [sample.reward for sample in flat(output.samples)] == [10.0] * len(prompt) + [20.0] * len(prompt)
+
+
+async def short_rm(args: Any, group: list[Any], **kwargs: Any) -> list[float]:
+    return [1.0]
+
+
+@pytest.mark.parametrize("prompt", ["a", "ab"])
+def test_a_group_reward_model_gives_a_reward_for_each(run, prompt: str):
+    with pytest.raises(RewardError, match="1 rewards for 2 entries"):
+        run(letters, [prompt], n_samples=2, group_rm=True, custom_rm_path=f"{HERE}.short_rm")
+
+
+def test_a_rule_scores_every_sample_of_a_group_that_fanned_out(run):
+    output = run(letters, ["ab", "a"], n_samples=2, group_rm=True, rm_type="random")
+    rewards = [sample.reward for sample in flat(output.samples)]
+    assert len(rewards) == 6 and set(rewards) <= {0, 1}
 
 
 def test_a_group_reward_model_leaves_the_reward_of_the_failure_policy(run):
