@@ -95,9 +95,12 @@ class Pool:
         self.runs.remove(run)
 
     async def end_all(self) -> list[Run]:
-        """End what is under way, and return all groups, finished or not; the pool is empty then."""
+        """End what is under way, and return all groups, finished or not; the pool is empty then.
+
+        What a group raised that nobody asked for is not told again: one error has ended the step.
+        """
         runs, self.runs = self.runs, []
-        await ended([run.task for run in runs if not run.task.done()])
+        await ended([run.task for run in runs])
         return runs
 
     def put_back(self, groups: Iterable[Group]) -> bool:

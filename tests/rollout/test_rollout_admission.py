@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from typing import Any
 
@@ -103,6 +104,21 @@ async def test_the_oldest_that_has_finished_is_taken_first_and_one_that_is_due_i
     assert (await waiting).group == [0]
     await pool.close()
     assert source.returned == [[0], [1], [2]]
+
+
+async def test_the_errors_of_several_groups_end_a_run_as_one(caplog):
+    """asyncio logs an error that nobody asked for when its task is forgotten."""
+
+    async def raises() -> None:
+        raise RuntimeError("as told")
+
+    source, pool = Numbers(), Pool(Outstanding())
+    for group in pool.fetch(source, 2):
+        pool.start(group, 0, raises())
+    await asyncio.wait([run.task for run in pool.runs])
+    await pool.close()
+    gc.collect()
+    assert caplog.records == [] and source.returned == [[0], [1]]
 
 
 async def test_a_pool_that_runs_dry_says_so():
