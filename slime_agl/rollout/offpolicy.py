@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 
 from slime_agl.errors import HostError
-from slime_agl.host import Sample
 from slime_agl.rollout.executions import Entry
 from slime_agl.trace.segments import Segment
 
@@ -18,10 +17,8 @@ def mask_older(entry: Entry, version: str) -> Entry:
         HostError: a sample hook changed the length of a response, so its tokens cannot be told apart.
     """
     masked = 0
-    for sample in entry.samples:
-        segment = _segment(entry, sample)
-        if segment is None:
-            continue
+    segments = entry.execution.segments
+    for sample, segment in zip(entry.samples, segments, strict=True) if segments else ():  # else it is a placeholder
         older = list(_older(segment, version))
         if len(older) != sample.response_length:
             raise HostError(
@@ -31,13 +28,6 @@ def mask_older(entry: Entry, version: str) -> Entry:
         masked += sum(1 for mark, trains in zip(older, sample.loss_mask, strict=True) if mark and trains)
         sample.loss_mask = [0 if mark else trains for mark, trains in zip(older, sample.loss_mask, strict=True)]
     return dataclasses.replace(entry, off_policy=masked)
-
-
-def _segment(entry: Entry, sample: Sample) -> Segment | None:
-    """The segment a sample was made of; None for a placeholder, which has no sampled tokens."""
-    at = ((sample.metadata or {}).get("agl") or {}).get("segment", 0)
-    segments = entry.execution.segments
-    return segments[at] if at < len(segments) else None
 
 
 def _older(segment: Segment, version: str) -> Iterator[bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -42,16 +43,17 @@ def slow_and_fast(fake_sglang, steps) -> Any:
 
     @agl.rollout
     async def agent(task: Any, llm: Any) -> float:
-        if task["prompt"] == "slow":
+        if task["prompt"] != "fast":
             await fake_sglang.requests_arrived(1)
-        await ask(llm, task["prompt"])
+        for prompt in task["prompt"].split():
+            await ask(llm, prompt)
         return 1.0
 
     fake_sglang.answer_with(lambda request: ANSWER).hold().abort_partial(3)
 
-    def prepare(**overrides: Any) -> Any:
+    def prepare(slow: str = "slow", **overrides: Any) -> Any:
         given = {"partial_rollout": True, "rollout_batch_size": 1, "over_sampling_batch_size": 2}
-        made = steps(agent, ["slow", "fast"], **{**given, **overrides})
+        made = steps(agent, [slow, "fast"], **{**given, **overrides})
 
         def answer_one() -> None:
             fake_sglang.wait_for_requests(2)
@@ -83,6 +85,27 @@ def test_a_parked_turn_goes_on_in_the_next_step_token_exact(fake_sglang, slow_an
     assert run.under_way == [] and len(fake_sglang.requests) == 3
 
 
+def test_time_without_generation_is_that_of_the_step_of_delivery(fake_sglang, steps):
+    """slime takes it off the time of that step, and divides by the rest."""
+    fake_sglang.answer_with(lambda request: ANSWER)
+    slept = threading.Event()
+
+    @agl.rollout
+    async def agent(task: Any, llm: Any) -> float:
+        if task["prompt"] == "slow":
+            await asyncio.sleep(0.5)
+            slept.set()
+        await ask(llm, task["prompt"])
+        return 1.0
+
+    run = steps(agent, ["slow", "fast"], partial_rollout=True, rollout_batch_size=1, over_sampling_batch_size=2)
+    run(0)
+    assert slept.wait(60.0)
+    began = time.monotonic()
+    ((sample,),) = run(1).samples
+    assert sample.prompt == "slow" and 0.0 < sample.non_generation_time < time.monotonic() - began
+
+
 def test_parked_work_is_taken_up_before_new_groups(fake_sglang, slow_and_fast):
     run, _ = slow_and_fast(over_sampling_batch_size=2)
     fake_sglang.release()
@@ -103,6 +126,20 @@ def test_only_tokens_of_older_weights_are_masked(fake_sglang, slow_and_fast, ver
     assert output.metrics.get("rollout/agl/untrained_tokens/off_policy", 0) == masked
     assert output.metrics["rollout/agl/trained_tokens"] == sample.response_length - masked
     assert output.metrics["rollout/agl/sampled_tokens"] == sample.response_length
+
+
+def forgets(args: Any, sample: Any) -> None:
+    sample.metadata = {}
+
+
+def test_masking_goes_by_a_samples_place_and_not_by_what_hooks_left_of_its_metadata(fake_sglang, slow_and_fast):
+    hooks = [f"{__name__}.forgets"]
+    run, _ = slow_and_fast("slow slower", mask_offpolicy_in_partial_rollout=True, rollout_sample_hook_path=hooks)
+    fake_sglang.weight_version = "2"
+    fake_sglang.release()
+    first, second = flat(run(1).samples)
+    assert first.loss_mask == [0] * 3 + [1] * (first.response_length - 3)
+    assert second.loss_mask == [1] * second.response_length
 
 
 def test_masking_needs_engines_that_tell_their_version(fake_sglang, steps):
