@@ -61,6 +61,7 @@ class RolloutArgs:
     reward_key: str | None = None
     eval_reward_key: str | None = None
     custom_reward_post_process_path: str | None = None
+    custom_generate_function_path: str | None = None
     advantage_estimator: str = "grpo"
     rewards_normalization: bool = True
     grpo_std_normalization: bool = True

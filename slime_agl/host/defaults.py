@@ -10,6 +10,7 @@ from slime_agl.host.pieces import resolve
 
 DATA_SOURCE = "slime.rollout.data_source.RolloutDataSourceWithBuffer"
 ROLLOUT_FUNCTION = "slime_agl.rollout.generate"
+CUSTOM_GENERATE = "slime_agl.generate.generate"
 REWARD_POST_PROCESS = "slime_agl.reward.normalize_rewards"
 
 _DEFAULTS: dict[str, Any] = {

@@ -18,7 +18,7 @@ from slime_agl.rollout.pool import Pool
 from slime_agl.rollout.record import Recorder
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import check_supported, warn_of_positions
+from slime_agl.rollout.support import check_generate_functions, check_supported, warn_of_positions
 from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import task_builder
 from slime_agl.rollout.train import TrainStep
@@ -50,6 +50,7 @@ def generate(
     check_supported(read, config)
     tasks, reward = task_builder(config.task), load_reward_function(config.reward)
     runtime = live_runtime(config, read)
+    check_generate_functions(read, runtime, evaluation=evaluation)
     recorder = Recorder(runtime, read, "eval" if evaluation else "step", rollout_id)
     books = Books(Tally("eval" if evaluation else "rollout"), recorder)
     rewarder = Rewarder(read, reward, config.credit)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs, Sample
-from slime_agl.host.defaults import REWARD_POST_PROCESS
+from slime_agl.host.defaults import CUSTOM_GENERATE, REWARD_POST_PROCESS
 from slime_agl.host.estimators import normalises_groups
 from slime_agl.runtime import Execution, Runtime
 
@@ -35,6 +35,29 @@ def check_supported(args: RolloutArgs, config: Config) -> None:
         raise ConfigError(
             "--partial-rollout parks what a step does not need, agl.async.enabled lets it go on; choose one of them"
         )
+
+
+def check_generate_functions(args: RolloutArgs, runtime: Runtime, *, evaluation: bool) -> None:
+    """Say which functions of the user's are not asked, because agents are run in their place.
+
+    The flag may be there for an evaluation of slime's own, so it is warned of; a dataset's is for this evaluation.
+
+    Raises:
+        ConfigError: an eval dataset names such a function.
+    """
+    if args.custom_generate_function_path not in (None, CUSTOM_GENERATE):
+        runtime.warn_once(
+            f"--custom-generate-function-path {args.custom_generate_function_path} is not called: this rollout function "
+            "runs agl.agent in its place; leave the flag out, or make the function an agent"
+        )
+    for dataset in args.eval_datasets if evaluation else ():
+        path = getattr(dataset, "custom_generate_function_path", None)
+        if path not in (None, CUSTOM_GENERATE):
+            raise ConfigError(
+                f"eval dataset {dataset.name} names custom_generate_function_path {path}, which would not be called: "
+                "every dataset is run by agl.agent. Leave it out, or evaluate with "
+                "--eval-function-path slime.rollout.sglang_rollout.generate_rollout"
+            )
 
 
 def mixes_groups(args: RolloutArgs) -> bool:

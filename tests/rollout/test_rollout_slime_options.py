@@ -13,6 +13,7 @@ import openai
 import pytest
 from agentlightning import LitAgent
 
+from slime_agl.errors import ConfigError
 from slime_agl.testing.agents import chat_agent
 from tests.conftest import flat
 
@@ -86,3 +87,23 @@ def test_an_evaluation_may_come_after_a_later_step(fake_sglang, steps, tmp_path)
     run(1)
     assert run.evaluate(0).data["rows"]["rewards"] == [1.0]
     assert len(run(2).samples) == 1
+
+
+def test_a_generate_function_that_agents_take_the_place_of_is_named(
+    fake_sglang, run_rollout, rollout_args, caplog, tmp_path
+):
+    fake_sglang.answer_with(lambda request: "ok")
+    ours, other = (
+        {"custom_generate_function_path": "slime_agl.generate.generate"},
+        {"custom_generate_function_path": "a.b"},
+    )
+    run_rollout(chat_agent(), ["a"], **ours)
+    assert "--custom-generate-function-path" not in caplog.text
+    run_rollout(chat_agent(), ["a"], **other)
+    assert "--custom-generate-function-path a.b is not called" in caplog.text
+    rows = tmp_path / "own.jsonl"
+    rows.write_text('{"input": "x"}\n')
+    datasets = rollout_args(eval_prompt_data=["own", str(rows)]).eval_datasets
+    datasets[0].custom_generate_function_path = "a.b"
+    with pytest.raises(ConfigError, match="eval dataset own names custom_generate_function_path a.b"):
+        run_rollout(chat_agent(), ["a"], evaluation=True, eval_datasets=datasets)
