@@ -30,6 +30,8 @@ from slime_agl.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
+MANY_BATCHES = 8
+
 
 class TrainStep:
     """One step. `run` returns the output, or raises after everything has ended and all groups are put back.
@@ -50,11 +52,12 @@ class TrainStep:
         self._dropped = MetricGatherer()
         self._everything: list[list[Entry]] = []
         self._kept: list[tuple[Run, list[Entry]]] = []
-        self._failed_in_a_row = 0
+        self._failed_in_a_row = self._filtered = 0
         self._first_error = ""
+        self._began = time.monotonic()
 
     async def run(self) -> RolloutFnTrainOutput:
-        target, began = self._args.rollout_batch_size, time.monotonic()
+        target = self._args.rollout_batch_size
         try:
             await self._ending.begin(self._number)
             version = await self._version()
@@ -67,7 +70,7 @@ class TrainStep:
             for entries in await self._ending.end(self._number):
                 self._everything.append(entries)
                 self._books.enter(entries, "over_sampled")
-            await self._count(time.monotonic() - began)
+            await self._count(time.monotonic() - self._began)
             return self._output()
         except BaseException:
             # The step has failed: what it had finished is not delivered either.
@@ -123,8 +126,8 @@ class TrainStep:
         entries = run.task.result()
         if run.step < self._number:
             entries = entries if version is None else [mask_older(entry, version) for entry in entries]
-            for sample in (sample for entry in entries for sample in entry.samples):
-                sample.metadata.setdefault("start_rollout_id", run.step)
+            for entry in entries:
+                _show_age(entry, run.step, time.monotonic() - self._began)
         self._everything.append(entries)
         return entries
 
@@ -141,6 +144,7 @@ class TrainStep:
         if should_drop_dynamic_filter_output(output, remaining_batch_size=in_play, target_data_size=target):
             self._dropped.on_dynamic_filter_drop(reason=output.reason)
             self._drop(run, entries, "filtered")
+            self._note_filtered()
             return False
         self._pool.remove(run)
         self._kept.append((run, entries))
@@ -184,6 +188,17 @@ class TrainStep:
                 )
             )
 
+    def _note_filtered(self) -> None:
+        """Say once a step that its filter keeps hardly anything: the step ends only when the batch is full."""
+        self._filtered += 1
+        target = self._args.rollout_batch_size
+        if self._filtered == MANY_BATCHES * target:
+            logger.warning(
+                "--dynamic-sampling-filter-path %s has dropped %d groups in step %d and kept %d of the %d that a batch "
+                "needs; its reasons: %s", self._args.dynamic_sampling_filter_path, self._filtered, self._number,
+                len(self._kept), target, self._dropped.collect() or "none given",
+            )  # fmt: skip
+
     async def _give_all_back(self) -> None:
         runs = [*(run for run, _ in self._kept), *await self._pool.end_all()]
         if runs:
@@ -208,6 +223,18 @@ class TrainStep:
             process = load_function(self._args.rollout_all_samples_process_path)
             process(raw, [shown(entries) for entries in sorted(self._everything, key=_position)], self._source)
         return RolloutFnTrainOutput(samples=samples, metrics=self._dropped.collect() | self._tally.metrics())
+
+
+def _show_age(entry: Entry, started: int, seconds: float) -> None:
+    """Tell what began in an earlier step. seconds: how long this step has lasted.
+
+    slime takes the time without generation off the time of the step it is delivered to, so of the executions' it gets
+    the share that fell into that step.
+    """
+    share = min(1.0, seconds / entry.execution.seconds) if entry.execution.seconds > 0 else 1.0
+    for sample in entry.samples:
+        sample.metadata.setdefault("start_rollout_id", started)
+        sample.non_generation_time *= share
 
 
 def _position(entries: list[Entry]) -> Any:

@@ -85,6 +85,21 @@ def test_drop_counts_are_in_the_metrics(run):
     assert output.metrics["rollout/agl/dropped_groups/filtered"] == 1
 
 
+def drops_the_first(args: Any, group: list[Any], **kwargs: Any) -> DynamicFilterOutput:
+    return DynamicFilterOutput(keep=group[0].group_index >= 9, reason="early")
+
+
+def test_a_filter_that_keeps_hardly_anything_is_warned_of_once(run, caplog):
+    run(
+        letters,
+        [str(row) for row in range(10)],
+        rollout_batch_size=1,
+        dynamic_sampling_filter_path=f"{HERE}.drops_the_first",
+    )
+    (said,) = [record.getMessage() for record in caplog.records if "dynamic-sampling-filter" in record.getMessage()]
+    assert "has dropped 8 groups in step 0 and kept 0 of the 1" in said and "drop_early': 8" in said
+
+
 def test_a_group_is_kept_all_the_same_when_dropping_it_would_leave_too_few(run, seen):
     path = f"{HERE}.drops_all_but_says_enough"
     output = run(chat_agent(), ["a", "b"], dynamic_sampling_filter_path=path)
