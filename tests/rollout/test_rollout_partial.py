@@ -88,11 +88,12 @@ def test_a_parked_turn_goes_on_in_the_next_step_token_exact(fake_sglang, slow_an
 def test_time_without_generation_is_that_of_the_step_of_delivery(fake_sglang, steps):
     """slime takes it off the time of that step, and divides by the rest."""
     fake_sglang.answer_with(lambda request: ANSWER)
-    slept = threading.Event()
+    parked, slept = threading.Event(), threading.Event()
 
     @agl.rollout
     async def agent(task: Any, llm: Any) -> float:
         if task["prompt"] == "slow":
+            await asyncio.to_thread(parked.wait, 60.0)
             await asyncio.sleep(0.5)
             slept.set()
         await ask(llm, task["prompt"])
@@ -100,6 +101,7 @@ def test_time_without_generation_is_that_of_the_step_of_delivery(fake_sglang, st
 
     run = steps(agent, ["slow", "fast"], partial_rollout=True, rollout_batch_size=1, over_sampling_batch_size=2)
     run(0)
+    parked.set()
     assert slept.wait(60.0)
     began = time.monotonic()
     ((sample,),) = run(1).samples
