@@ -16,6 +16,7 @@ from slime_agl.gateway.anthropic_messages import AnthropicMessages
 from slime_agl.gateway.calls import Call
 from slime_agl.gateway.chat_completions import ChatCompletions
 from slime_agl.gateway.completions import Completions
+from slime_agl.gateway.interim import answered
 from slime_agl.gateway.models import Models
 from slime_agl.gateway.protocol import KEEP_ALIVE, Dialect, Exchange
 from slime_agl.gateway.refusal import Refusal, sealed
@@ -99,7 +100,7 @@ class _Surface:
             try:
                 if exchange.stream:
                     return await _stream(request, session, call, dialect, exchange)
-                answers = await asyncio.shield(call.task)
+                answers = await answered(request, call)
                 _still_wanted(session, call)
                 response = _json(exchange.body(answers))
                 await response.prepare(request)
