@@ -20,10 +20,11 @@ from slime_agl.config import Config, FailureConfig
 from slime_agl.engine.base import Engine, Replay
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError
+from slime_agl.execution import SessionDesk
 from slime_agl.gateway.server import Gateway, GatewayParts
 from slime_agl.host import EvalPrompts, RolloutArgs, load_object, load_processor, where
 from slime_agl.lightning.service import Lightning
-from slime_agl.runtime import Runtime, SessionDesk
+from slime_agl.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 

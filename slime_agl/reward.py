@@ -13,9 +13,9 @@ from slime_agl import host
 from slime_agl.assemble import current
 from slime_agl.credit.groups import Scored, groups_of
 from slime_agl.errors import ConfigError, RewardError
+from slime_agl.execution import Execution
 from slime_agl.host import DynamicFilterOutput, Sample, load_object
 from slime_agl.host.estimators import given, normalised, normalises_groups, scales_groups
-from slime_agl.runtime import Execution
 
 RewardFunction = Callable[[Any, Execution], Any]
 

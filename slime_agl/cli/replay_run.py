@@ -18,6 +18,7 @@ from slime_agl.config import Config
 from slime_agl.engine.base import EngineInfo
 from slime_agl.engine.recorded import RecordedEngine
 from slime_agl.errors import ConfigError, RewardError
+from slime_agl.execution import Execution, SessionDesk
 from slime_agl.host import RolloutArgs, Sample, default_args, has_reward_option
 from slime_agl.local.smollm2 import NAME, resolve_model
 from slime_agl.report.divergence import Divergence, ended_early, unrecorded
@@ -27,7 +28,7 @@ from slime_agl.rollout.executions import Executor, Limits
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.rollout.tasks import TaskBuilder, task_builder
-from slime_agl.runtime import Execution, SessionDesk, Step
+from slime_agl.runtime import Step
 from slime_agl.trace.record import Record, RecordedExecution, texts_of
 
 # The record says how long each answer was; no other limit of a turn counts.

@@ -27,8 +27,18 @@ async def answered(request: web.Request, call: Call) -> list[Answer]:
         Refusal: the call was refused.
     """
     patient = request.version >= (1, 1) and _READS_OVER.search(request.headers.get("User-Agent", ""))
-    while not call.task.done():
-        await asyncio.wait([call.task], timeout=KEEP_ALIVE_SECONDS if patient else None)
-        if not call.task.done() and request.transport is not None:
+    if not patient or call.task.done():
+        return await asyncio.shield(call.task)
+    loop, timer = asyncio.get_running_loop(), None
+
+    def still_under_way() -> None:
+        nonlocal timer
+        if request.transport is not None:
             request.transport.write(PROCESSING)
-    return call.task.result()
+            timer = loop.call_later(KEEP_ALIVE_SECONDS, still_under_way)
+
+    timer = loop.call_later(KEEP_ALIVE_SECONDS, still_under_way)
+    try:
+        return await asyncio.shield(call.task)
+    finally:
+        timer.cancel()

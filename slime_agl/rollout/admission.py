@@ -36,10 +36,10 @@ class Batchwise:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Work of the next `ahead` steps may start now; no group enters a batch more than `staleness` steps after its start.
+    """Work of the next `ahead` steps may start now; no group enters a batch more than `staleness` steps after it began.
 
-    Groups are admitted up to (ahead + 1) batches. A group that started in step s is due in step
-    s + staleness; one batch fits into each step, so the group at place i from the oldest has to enter
+    Groups are admitted up to (ahead + 1) batches, and begin in order, as there is room. A group that began in step s
+    is due in step s + staleness, one that waits for room is not due before `staleness` steps from now; one batch fits into each step, so the group at place i from the oldest has to enter
     this batch unless i < (groups this batch still needs) + (steps until it is due) * target, less one for
     the younger group that would go first. That keeps the bound for all: nothing is thrown away for its age.
     """
@@ -53,5 +53,5 @@ class Ahead:
         return max(0, (self.ahead + 1) * self.target - kept - in_pool)
 
     def may_wait(self, kept: int, place: int, run: Run) -> bool:
-        steps_left = run.step + self.staleness - self.step
+        steps_left = self.staleness - run.age(self.step)
         return place + 1 < self.target - kept + steps_left * self.target

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from slime_agl.errors import InvariantError
+from slime_agl.execution import Execution, Job, nothing
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
 from slime_agl.rollout.replay import require_replay
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.rollout.support import check_fan_out, warn_of_many_samples
 from slime_agl.rollout.tasks import TaskBuilder
-from slime_agl.runtime import Execution, Job, Runtime, Step
+from slime_agl.runtime import Runtime, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,17 @@ class Executor:
     def _evaluation(self) -> bool:
         return self._mode == "val"
 
-    async def run(self, source: Sample, sampling: Mapping[str, Any], limits: Limits) -> Entry:
-        """Run the agent on one Sample. A failed execution is data: it comes back as a masked placeholder."""
+    async def run(
+        self, source: Sample, sampling: Mapping[str, Any], limits: Limits, *, began: Callable[[], None] = nothing
+    ) -> Entry:
+        """Run the agent on one Sample. A failed execution is data: it comes back as a masked placeholder.
+
+        began: called when the agent's turn has come, before it runs.
+        """
         session_key = source.session_id or str(uuid.uuid4())
         task = self._tasks(source)
         width = None if self._evaluation else self._args.experts_width
-        job = Job(task, self._mode, session_key, sampling, limits.response, limits.context, width)
+        job = Job(task, self._mode, session_key, sampling, limits.response, limits.context, width, began)
         execution = await self._runtime.execute(job, self._step)
         number = source.index if source.index is not None else self._runtime.next_number()
         entry = await self._entry(source, execution, number)
@@ -130,7 +136,7 @@ class Executor:
 
 async def run_group(
     executor: Executor, group: Sequence[Sample], samplings: Sequence[Mapping[str, Any]], limits: Limits,
-    rewarder: Rewarder | None,
+    rewarder: Rewarder | None, began: Callable[[], None] = nothing,
 ) -> list[Entry]:  # fmt: skip
     """Run the executions of a group side by side; with a `rewarder`, score them together (--group-rm).
 
@@ -138,7 +144,7 @@ async def run_group(
     finished sampled is counted as aborted.
     """
     tasks = [
-        asyncio.ensure_future(executor.run(sample, sampling, limits))
+        asyncio.ensure_future(executor.run(sample, sampling, limits, began=began))
         for sample, sampling in zip(group, samplings, strict=True)
     ]
     try:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from slime_agl.errors import HostError
@@ -23,11 +23,23 @@ MayWait = Callable[[int, "Run"], bool]
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """A group that was started in `step`. group: the data source's own samples, which nothing changes."""
+    """A group that was admitted. group: the data source's own samples, which nothing changes.
+
+    step: the step in which the first of its executions began; None while all of them wait for room.
+    """
 
     group: Group
-    step: int
-    task: asyncio.Task[list[Entry]]
+    step: int | None = None
+    task: asyncio.Future[list[Entry]] = field(init=False)
+
+    def begin(self, step: int) -> None:
+        """One of its executions has begun."""
+        if self.step is None:
+            self.step = step
+
+    def age(self, step: int) -> int:
+        """Steps from its beginning to `step`."""
+        return 0 if self.step is None else step - self.step
 
 
 class Pool:
@@ -65,12 +77,14 @@ class Pool:
         self._outstanding.take(groups)
         return groups
 
-    def start(self, group: Group, step: int, work: Coroutine[Any, Any, list[Entry]]) -> None:
-        """Run the work of a group that was fetched."""
+    def start(self, group: Group, work: Callable[[Run], Coroutine[Any, Any, list[Entry]]]) -> Run:
+        """Run the work of a group that was fetched; the work says when it begins."""
         self._count_idle()
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(lambda _: self._count_idle())
-        self.runs.append(Run(group, step, task))
+        run = Run(group)
+        run.task = asyncio.ensure_future(work(run))
+        run.task.add_done_callback(lambda _: self._count_idle())
+        self.runs.append(run)
+        return run
 
     async def next(self, may_wait: MayWait) -> Run:
         """The oldest group that has finished; older ones that have not are passed over while they may wait.

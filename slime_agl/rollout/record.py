@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from slime_agl import __version__
+from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample
-from slime_agl.runtime import Execution, Runtime
+from slime_agl.runtime import Runtime
 from slime_agl.trace.record import SUFFIX, RecordedExecution, RecordedSample, RecordWriter
 
 LONGEST_ATTRIBUTE = 2000

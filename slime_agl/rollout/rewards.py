@@ -11,9 +11,9 @@ from slime_agl.credit.emitted import Emitted
 from slime_agl.credit.per_agent import per_agent
 from slime_agl.credit.per_turn import per_turn
 from slime_agl.errors import RewardError
+from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample, async_rm, batched_async_rm, has_reward_option
 from slime_agl.reward import RewardFunction, ask, shaped
-from slime_agl.runtime import Execution
 
 
 class Rewarder:

@@ -8,10 +8,10 @@ from typing import Any
 
 from slime_agl.chat.renderer import Renderer
 from slime_agl.errors import InvariantError
+from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample, join_tensors
 from slime_agl.rollout.replay import check_replay, experts_meta, placeholder_meta, top_p_meta
 from slime_agl.rollout.timeline import add_timeline
-from slime_agl.runtime import Execution
 from slime_agl.trace.segments import Segment
 from slime_agl.trace.turn import Sampled
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
+from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample
 from slime_agl.host.defaults import CUSTOM_GENERATE, REWARD_POST_PROCESS
 from slime_agl.host.estimators import normalises_groups
-from slime_agl.runtime import Execution, Runtime
+from slime_agl.runtime import Runtime
 
 MANY_SAMPLES = 8
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from slime_agl.execution import Execution
 from slime_agl.host import Sample
-from slime_agl.runtime import Execution
 
 
 class Tally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -118,13 +118,20 @@ class TrainStep:
         if len(group) != wanted:
             raise HostError(f"the data source gave a group of {len(group)} samples, --n-samples-per-prompt is {wanted}")
         samplings = [self._args.sampling_params(seed_offset=at) for at in range(wanted)]
-        work = run_group(self._executor, group, samplings, self._limits, self._rewarder)
-        self._pool.start(group, self._number, work)
+
+        def work(run: Run) -> Coroutine[Any, Any, list[Entry]]:
+            # Between two steps, what begins counts for the one that was.
+            return run_group(
+                self._executor, group, samplings, self._limits, self._rewarder,
+                began=lambda: run.begin(self._runtime.latest_step.number),
+            )  # fmt: skip
+
+        self._pool.start(group, work)
 
     def _finished(self, run: Run, version: str | None) -> list[Entry]:
         """The entries of a group that has finished, as this step sees them."""
         entries = run.task.result()
-        if run.step < self._number:
+        if run.age(self._number):
             entries = entries if version is None else [mask_older(entry, version) for entry in entries]
             for entry in entries:
                 _show_age(entry, run.step, time.monotonic() - self._began)
@@ -212,7 +219,7 @@ class TrainStep:
         self._tally.lose("aborted", self._runtime.take_aborted_tokens())
         for name, count in (await self._runtime.contained()).items():
             self._tally.count(name, count)
-        self._ending.count(self._tally, [self._number - run.step for run, _ in self._kept], seconds)
+        self._ending.count(self._tally, [run.age(self._number) for run, _ in self._kept], seconds)
 
     def _output(self) -> RolloutFnTrainOutput:
         raw = self._args.raw

@@ -20,6 +20,7 @@ LAYERS = (
     {"chat", "engine", "credit"},
     {"host"},
     {"lightning", "gateway", "local", "workers", "report"},
+    {"execution"},
     {"runtime"},
     {"reward", "data_source"},
     {"rollout"},

@@ -18,11 +18,11 @@ from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
+from slime_agl.execution import Execution
 from slime_agl.gateway.server import Gateway, GatewayParts
 from slime_agl.gateway.session import SealedSession, SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.runtime import Execution
 from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text
 from slime_agl.trace.invariants import Seen, check_against
 from slime_agl.trace.ledger import Ledger

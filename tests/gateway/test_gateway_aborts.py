@@ -25,6 +25,7 @@ from slime_agl.chat.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import EngineError
+from slime_agl.execution import Execution
 from slime_agl.gateway import sampling
 from slime_agl.gateway.server import Gateway, GatewayParts
 from slime_agl.gateway.session import SealedSession, SessionSpec
@@ -35,7 +36,6 @@ from slime_agl.local.engine_server import EngineThread
 from slime_agl.local.transformers_backend import TransformersBackend
 from slime_agl.local.witness import Witness
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.runtime import Execution
 from slime_agl.testing.tokenizer import tiny_tokenizer
 from slime_agl.trace.segments import account, segments
 from slime_agl.trace.turn import Sampled

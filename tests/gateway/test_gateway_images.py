@@ -22,11 +22,11 @@ from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
+from slime_agl.execution import Execution
 from slime_agl.gateway.server import Gateway, GatewayParts
 from slime_agl.gateway.session import SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.runtime import Execution
 from slime_agl.testing import FakeSGLang
 from slime_agl.trace.codec import decode_ledger, encode_ledger
 from slime_agl.trace.segments import account, segments

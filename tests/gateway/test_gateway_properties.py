@@ -23,12 +23,12 @@ from slime_agl.chat.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.retry import Backoff
 from slime_agl.engine.router import RouterEngine
+from slime_agl.execution import Execution
 from slime_agl.gateway import calls
 from slime_agl.gateway.server import Gateway, GatewayParts
 from slime_agl.gateway.session import SealedSession, SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.runtime import Execution
 from slime_agl.testing.answers import Answer
 from slime_agl.testing.replay import FakeReplay
 from slime_agl.testing.sglang import FakeSGLang

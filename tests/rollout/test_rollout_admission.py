@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slime_agl.errors import HostError
 from slime_agl.outstanding import Outstanding
 from slime_agl.rollout.admission import Ahead, Batchwise
-from slime_agl.rollout.pool import Pool
+from slime_agl.rollout.pool import Pool, Run
 
 
 class Numbers:
@@ -31,41 +31,54 @@ class Numbers:
         self.returned += groups
 
 
-async def deliver(batch: int, staleness: int, steps: int, seed: int) -> list[list[tuple[int, int]]]:
-    """Batches of (group, age), where groups finish in random order and now and then one is dropped."""
+async def deliver(batch: int, staleness: int, steps: int, room: int, seed: int) -> list[list[tuple[int, int]]]:
+    """Batches of (group, age), where `room` groups go on at a time, finish in random order and now and then one is
+    dropped."""
     chance, pool, source, batches = random.Random(seed), Pool(Outstanding()), Numbers(), []
-    unfinished: list[asyncio.Event] = []
+    unfinished: list[tuple[Run, asyncio.Event]] = []
 
-    async def work(done: asyncio.Event) -> list[Any]:
-        await done.wait()
-        return []
+    def admit(group: list[Any]) -> None:
+        done = asyncio.Event()
+
+        async def work(run: Run) -> list[Any]:
+            await done.wait()
+            return []
+
+        unfinished.append((pool.start(group, work), done))
 
     for step in range(steps):
         admission = Ahead(batch, step, staleness, ahead=min(staleness, steps - 1 - step))
         kept: list[tuple[int, int]] = []
         while len(kept) < batch:
             for group in pool.fetch(source, admission.wanted(len(kept), len(pool))):
-                unfinished.append(asyncio.Event())
-                pool.start(group, step, work(unfinished[-1]))
+                admit(group)
             taking = asyncio.ensure_future(pool.next(lambda place, run: admission.may_wait(len(kept), place, run)))  # noqa: B023
             while not taking.done():
-                if unfinished:
-                    unfinished.pop(chance.randrange(len(unfinished))).set()
+                begun = unfinished[:room]
+                for run, _ in begun:
+                    run.begin(step)
+                if begun:
+                    unfinished.pop(chance.randrange(len(begun)))[1].set()
                 for _ in range(4):
                     await asyncio.sleep(0)
             run = taking.result()
             pool.remove(run)
             if chance.random() > 0.1:
-                kept.append((run.group[0], step - run.step))
+                kept.append((run.group[0], run.age(step)))
         batches.append(kept)
     assert len(pool) == 0, "nothing is started that no step needs"
     return batches
 
 
-@settings(max_examples=60, deadline=None)
-@given(batch=st.integers(1, 5), staleness=st.integers(0, 4), steps=st.integers(1, 9), seed=st.integers(0, 10**6))
-def test_no_group_is_older_than_allowed_and_none_comes_twice(batch: int, staleness: int, steps: int, seed: int):
-    batches = asyncio.run(deliver(batch, staleness, steps, seed))
+@settings(max_examples=120, deadline=None)
+@given(
+    batch=st.integers(1, 5), staleness=st.integers(0, 4), steps=st.integers(1, 9), room=st.integers(1, 25),
+    seed=st.integers(0, 10**6),
+)  # fmt: skip
+def test_no_group_is_older_than_allowed_and_none_comes_twice(
+    batch: int, staleness: int, steps: int, room: int, seed: int
+) -> None:
+    batches = asyncio.run(deliver(batch, staleness, steps, room, seed))
     assert [len(kept) for kept in batches] == [batch] * steps
     groups = [group for kept in batches for group, _ in kept]
     assert len(set(groups)) == len(groups)
@@ -91,7 +104,7 @@ async def forever() -> list[Any]:
 async def test_the_oldest_that_has_finished_is_taken_first_and_one_that_is_due_is_waited_for():
     pool, source = Pool(Outstanding()), Numbers()
     for step, work in ((0, forever()), (1, finished()), (1, finished())):
-        pool.start(*pool.fetch(source, 1), step, work)
+        pool.start(*pool.fetch(source, 1), lambda _, work=work: work).begin(step)
     free = Ahead(1, step=1, staleness=2, ahead=2)
     run = await pool.next(lambda place, run: free.may_wait(0, place, run))
     assert run.group == [1]
@@ -114,7 +127,7 @@ async def test_the_errors_of_several_groups_end_a_run_as_one(caplog):
 
     source, pool = Numbers(), Pool(Outstanding())
     for group in pool.fetch(source, 2):
-        pool.start(group, 0, raises())
+        pool.start(group, lambda _: raises())
     await asyncio.wait([run.task for run in pool.runs])
     await pool.close()
     gc.collect()
@@ -132,7 +145,7 @@ async def test_what_a_restart_has_to_run_again_is_known_at_every_moment():
     outstanding, source = Outstanding(), Numbers()
     pool = Pool(outstanding)
     for group in pool.fetch(source, 4):
-        pool.start(group, 0, forever())
+        pool.start(group, lambda _: forever())
     first, second, third, fourth = pool.runs
     outstanding.deliver(0, [first.group])
     outstanding.deliver(1, [second.group])

@@ -10,9 +10,9 @@ import pytest
 from agentlightning.utils.otel import make_link_attributes
 
 from slime_agl.errors import ConfigError, RewardError
+from slime_agl.execution import Execution
 from slime_agl.host import Sample
 from slime_agl.reward import normalize_rewards
-from slime_agl.runtime import Execution
 from slime_agl.testing.paths import importable
 from tests.conftest import flat
 

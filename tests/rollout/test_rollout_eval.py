@@ -12,9 +12,9 @@ from agentlightning.adapter import TracerTraceToTriplet
 
 from slime_agl.assemble import current
 from slime_agl.errors import AgentError, ConfigError, RewardError
+from slime_agl.execution import Execution
 from slime_agl.host import Sample
 from slime_agl.rollout import generate
-from slime_agl.runtime import Execution
 from slime_agl.testing.agents import chat_agent, failing_agent
 from slime_agl.testing.host import ListDataSource
 from slime_agl.testing.paths import importable
