@@ -103,6 +103,9 @@ class TurnMaker:
             return [self._commit(session, request, prompt, draft, call.refused) for draft in drafts]
         except TemplateError as error:
             raise _template_refusal(error) from error
+        except Refusal as refusal:
+            _note_overflow(session, prompt, refusal)
+            raise
         except InvariantError as error:
             session.broken = session.broken or error
             raise
@@ -112,7 +115,9 @@ class TurnMaker:
             for draft in drafts:
                 if draft.length:
                     self._commit(session, request, prompt, draft, "engine_error")
-            raise _engine_refusal(error) from error
+            refusal = _engine_refusal(error)
+            _note_overflow(session, prompt, refusal)
+            raise refusal from error
 
     async def serve_all(self, session: Session, requests: Sequence[TurnRequest], call: Call) -> list[Answer]:
         """Serve the requests of one call side by side; their answers come in order.
@@ -363,6 +368,11 @@ async def _all(coroutines: list[Any]) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+def _note_overflow(session: Session, prompt: Prompt | None, refusal: Refusal) -> None:
+    if refusal.code == CONTEXT_OVERFLOW and prompt is not None and prompt.parent is not None:
+        session.ledger.full.add(prompt.parent)
 
 
 def _engine_refusal(error: EngineError) -> Refusal:

@@ -32,6 +32,8 @@ class SampleBuilder:
         for at, segment in enumerate(execution.segments):
             sample = self._blank(source, execution, number, at)
             self._fill(sample, segment)
+            if segment.turns[-1].index in execution.ledger.full and sample.status == Sample.Status.COMPLETED:
+                sample.status = Sample.Status.TRUNCATED
             self._show(sample, segment)
             add_timeline(sample, segment)
             check_sample(sample, segment)

@@ -12,7 +12,9 @@ from slime_agl.trace.turn import Turn
 
 @dataclass(slots=True)
 class Ledger:
-    """Owner of an attempt's turns. Only `commit` changes it.
+    """Owner of an attempt's turns. Only `commit` adds to it.
+
+    full: turns after which a prompt was refused, because the sequence had no room for it.
 
     Invariants: `turns[i].index == i`; a parent stands before its children.
     """
@@ -20,6 +22,7 @@ class Ledger:
     rollout_id: str
     attempt_id: str
     turns: list[Turn] = field(default_factory=list)
+    full: set[int] = field(default_factory=set)
     _children: dict[int | None, list[int]] = field(default_factory=dict)
     _lengths: list[int] = field(default_factory=list)
     _covered: list[int] = field(default_factory=list)

@@ -202,6 +202,7 @@ def test_an_overlong_conversation_tells_the_agent_and_keeps_what_was_said(fake_s
     output = run_rollout(endless, ["x"], rollout_max_context_len=200)
     ((sample,),) = output.samples
     assert codes == ["context_length_exceeded"]
+    assert sample.status == Sample.Status.TRUNCATED, "as slime's own loop says it"
     assert len(sample.tokens) <= 200
     token_exact(fake_sglang, output.samples)
 
