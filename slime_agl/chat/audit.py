@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -30,11 +31,12 @@ class TemplateAudit:
 
     The usual kinds under the trainer's variables are tried at once (`report`); other kinds, and
     variables that single requests bring, when they first occur. A stop id learned later makes
-    earlier findings void, so they are made anew. Not safe for several threads.
+    earlier findings void, so they are made anew. Safe to use from many threads; each finding is made once.
     """
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
+        self._proving, self._making_room = threading.Lock(), threading.Lock()
         self._found: dict[tuple[frozenset[int], str], dict[str, KindReport]] = {}
         self._closes: dict[frozenset[int], bool] = {}
         kinds = {kind: self.find(kind) for kind in KINDS}
@@ -62,16 +64,20 @@ class TemplateAudit:
             return UNPROVEN
         found = self._findings(kwargs or {})
         if kind not in found:
-            found[kind] = prove(self._renderer, kind, kwargs or {})
+            with self._proving:
+                if kind not in found:
+                    found[kind] = prove(self._renderer, kind, kwargs or {})
         return found[kind]
 
     def _findings(self, kwargs: Mapping[str, Any]) -> dict[str, KindReport]:
         key = (self._renderer.marker_ids, json.dumps(kwargs, sort_keys=True, default=repr))
-        if key not in self._found:
+        found = self._found.get(key)
+        if found is not None:
+            return found
+        with self._making_room:
             if len(self._found) >= VARIABLES_HELD:
-                self._found.pop(next(iter(self._found)), None)
-            self._found[key] = {}
-        return self._found[key]
+                self._found.pop(next(iter(self._found)))
+            return self._found.setdefault(key, {})
 
 
 def audit(renderer: Renderer) -> TemplateAudit:
