@@ -52,6 +52,29 @@ def test_agents_work_while_the_trainer_trains(fake_sglang, steps):
     assert len(fake_sglang.requests) == 4
 
 
+def test_a_group_that_waits_for_room_does_not_get_older(fake_sglang, steps):
+    """One execution at a time: each group begins one step before it is delivered, however long ago it was admitted."""
+    fake_sglang.answer_with(lambda request: ANSWER).hold()
+    far = {"async": {"enabled": True, "max_staleness": 2}, "runners": {"max_concurrency": 1}}
+    run = steps(chat_agent(), ROWS, agl=far, rollout_batch_size=1, num_rollout=9)
+    fetch, helpers = run.source.get_samples, []
+
+    def release(number: int) -> None:
+        fake_sglang.wait_for_requests(number)
+        fake_sglang.release(1)
+
+    def fetch_and_release(count: int) -> Any:
+        helpers.append(threading.Thread(target=release, args=(len(helpers) + 1,)))
+        helpers[-1].start()
+        return fetch(count)
+
+    run.source.get_samples = fetch_and_release
+    outputs = [run(number) for number in range(4)]
+    for helper in helpers:
+        helper.join()
+    assert [output.metrics["rollout/agl/async/staleness_max"] for output in outputs] == [0, 1, 1, 1]
+
+
 def test_a_weight_update_in_the_middle_of_a_turn_is_gone_through(fake_sglang, steps, token_exact):
     """As slime does it: pause, which aborts what is in flight, new weights, continue."""
     fake_sglang.answer_with(lambda request: ANSWER).abort_partial(3)
