@@ -41,23 +41,30 @@ def teacher_logprobs_batch(
     scores: list[list[float]] = [[] for _ in sequences]
     for begin in range(0, len(order), batch_size):
         numbers = order[begin : begin + batch_size]
-        for number, values in zip(numbers, _score(model, [sequences[n] for n in numbers], temperature), strict=True):
-            scores[number] = values
+        together = [sequences[number] for number in numbers]
+        for number, logits in zip(numbers, response_logits(model, together), strict=True):
+            scores[number] = taken_logprobs(logits, *sequences[number], temperature).tolist()
     return scores
 
 
-def _score(
-    model: PreTrainedModel, sequences: Sequence[tuple[Sequence[int], int]], temperature: float
-) -> list[list[float]]:
+def response_logits(model: PreTrainedModel, sequences: Sequence[tuple[Sequence[int], int]]) -> list[torch.Tensor]:
+    """For each (tokens, response_length), the logits [response_length, vocabulary] that its response was drawn from.
+
+    One forward pass; gradients flow when they are enabled.
+    """
     width = max(len(tokens) for tokens, _ in sequences)
     # Padding stands behind: causal attention keeps real tokens from seeing it, so no mask is needed.
     ids = torch.tensor([[*tokens, *([0] * (width - len(tokens)))] for tokens, _ in sequences])
     first = min(len(tokens) - length for tokens, length in sequences) - 1
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=torch.arange(first, width)).logits.float()
-    scored = []
-    for row, (tokens, length) in enumerate(sequences):
-        begin, end = len(tokens) - length, len(tokens)
-        scale = temperature if temperature > 0 else 1.0
-        logprobs = torch.log_softmax(logits[row, begin - 1 - first : end - 1 - first] / scale, dim=-1)
-        scored.append(logprobs.gather(1, ids[row, begin:end, None])[:, 0].tolist())
-    return scored
+    return [
+        logits[row, len(tokens) - length - 1 - first : len(tokens) - 1 - first]
+        for row, (tokens, length) in enumerate(sequences)
+    ]
+
+
+def taken_logprobs(logits: torch.Tensor, tokens: Sequence[int], length: int, temperature: float = 1.0) -> torch.Tensor:
+    """log p [length] of the last `length` of `tokens` under their logits [length, vocabulary], as the engine reports it."""
+    scale = temperature if temperature > 0 else 1.0
+    taken = torch.tensor(tokens[len(tokens) - length :])[:, None]
+    return torch.log_softmax(logits / scale, dim=-1).gather(1, taken)[:, 0]

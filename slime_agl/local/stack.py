@@ -11,7 +11,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+import torch
+
 from slime_agl.chat.renderer import Renderer, load_tokenizer
+from slime_agl.errors import ConfigError
 from slime_agl.host import default_args
 from slime_agl.local.backend import Backend
 from slime_agl.local.engine_server import EngineThread
@@ -42,6 +45,7 @@ class LocalStack:
     ) -> None:
         self._name, self._max_running, self._seed, self._says = model, max_running, seed, says
         self._model: Any = None
+        self._sampler: TransformersBackend | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> LocalStack:
@@ -61,9 +65,10 @@ class LocalStack:
     def _loaded(self) -> Backend:
         use_threads(None)
         self._model, tokenizer = load_model_and_tokenizer(self.checkpoint, "float32")
-        return TransformersBackend(
+        self._sampler = TransformersBackend(
             self._model, tokenizer, model_path=str(self.checkpoint), max_running=self._max_running, seed=self._seed
         )
+        return self._sampler
 
     def _scripted(self) -> Backend:
         renderer = Renderer(load_tokenizer(str(self.checkpoint)))
@@ -93,6 +98,21 @@ class LocalStack:
         """Requests the engine still holds."""
         load = self.witness.load()
         return load.running + load.waiting
+
+    def publish(self, state: dict[str, torch.Tensor], weight_version: str) -> None:
+        """Give the engine new weights in the order in which slime does: pause, drop its cache, load, go on.
+
+        Raises:
+            ConfigError: they do not fit the model, and the engine goes on with the old ones; or it has none at all.
+        """
+        if self._sampler is None:
+            raise ConfigError("the engine says what it is told and has no weights; leave out `says` to train a model")
+        self.witness.pause("abort")
+        try:
+            self.witness.flush_cache()
+            self._sampler.set_weights(state, weight_version)
+        finally:
+            self.witness.resume()
 
     def check(self, samples: Sequence[Any]) -> int:
         """Hold Samples against the engine's own record since the last check; returns the trained tokens checked.

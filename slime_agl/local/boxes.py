@@ -1,0 +1,45 @@
+"""A task that takes two turns: which code lies in the box that is asked for, when only a tool can look.
+
+`slime_agl.testing.boxes` is its agent. The words here are those that the tiny model knows.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+BOXES = ("red", "tan")
+CODES = ("12", "34", "56")
+EMPTY = "empty"
+
+CALL_OPENER, CALL_CLOSER = '<tool_call>{"name": "open", "arguments": {"box": "', '"}}</tool_call>'
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One conversation. asked: a box; opened: the one that the model opens; found: in it; said: the model's answer."""
+
+    asked: str
+    opened: str
+    found: str
+    said: str
+
+
+def rows() -> list[dict[str, str]]:
+    """Every box with every code, in an order that mixes both: a data row is a box to ask for and the code in it."""
+    pairs = [(box, CODES[(at + shift) % len(CODES)]) for shift in range(len(CODES)) for at, box in enumerate(BOXES)]
+    return [{"prompt": box, "label": code} for box, code in pairs]
+
+
+def write_rows(path: Path) -> Path:
+    """Write the rows as slime's --prompt-data."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows()), encoding="utf-8")
+    return path
+
+
+def aimless(chance: random.Random) -> Play:
+    """A conversation of the right form in which the model opens any box and says any code."""
+    asked, opened, code, said = (chance.choice(words) for words in (BOXES, BOXES, CODES, CODES))
+    return Play(asked, opened, code if asked == opened else EMPTY, said)
