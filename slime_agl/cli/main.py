@@ -15,6 +15,7 @@ from slime_agl.cli.doctor import doctor
 from slime_agl.cli.engine import engine
 from slime_agl.cli.inspect import inspect
 from slime_agl.cli.replay import replay
+from slime_agl.cli.train_demo import train_demo
 from slime_agl.errors import SlimeAglError
 
 
@@ -43,6 +44,7 @@ main.add_command(doctor)
 main.add_command(engine)
 main.add_command(inspect)
 main.add_command(replay)
+main.add_command(train_demo)
 
 
 if __name__ == "__main__":
