@@ -158,7 +158,7 @@ class Replayer:
         if (args.group_rm and not evaluation) or self._slimes_loop_pays(recorded, entry.samples[0]):
             return entry.execution, None, ""
         try:
-            await self._rewarder.score(entry.samples)
+            await self._rewarder.score(entry.samples, evaluation=evaluation)
         except Exception as error:
             # slime's reward options are the user's code: what it raises is what came of the replay.
             return entry.execution, None, _told(error)
