@@ -26,18 +26,21 @@ CONSTRAINTS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
 class Draft:
     """A turn while it is sampled.
 
-    shown: tokens of its prompt. json: prompt and output so far, as decimal text.
-    extra: further fields of its engine requests. model: the name asked for. covered: leading tokens of both whose routed experts are held.
+    shown: tokens of its prompt. json: prompt and output so far, as decimal text. started: when it was asked for.
+    extra: further fields of its engine requests. model: the name asked for.
+    covered: leading tokens of prompt and output whose routed experts are held.
     dropped: what was sampled before the turn began anew.
     """
 
-    def __init__(self, shown: int, json: bytes, extra: Mapping[str, Any], covered: int = 0, model: str = "") -> None:
+    def __init__(
+        self, shown: int, json: bytes, extra: Mapping[str, Any], covered: int, model: str, started: float
+    ) -> None:  # fmt: skip
         self.shown, self.json, self.extra, self.covered, self.model = shown, json, extra, covered, model
         self._blank = (json, covered)
         self.dropped: list[Draft] = []
         self.parts: list[Sampled] = []
         self.length = 0
-        self.started = time.time()
+        self.started = started
         self.engine_seconds = 0.0
 
     def add(self, part: Sampled) -> None:

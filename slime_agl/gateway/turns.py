@@ -86,12 +86,13 @@ class TurnMaker:
             Refusal: nothing was sampled, or the engine failed; the session goes on.
             InvariantError: the engine was not shown what we hold; the session is broken.
         """
+        began = time.time()
         drafts: list[Draft] = []
         prompt: Prompt | None = None
         try:
             prompt = await self._prompt(session, request)
             params = self._sampler.params(session, request, prompt.length)
-            drafts = [_draft(session, request, prompt) for _ in range(request.n)]
+            drafts = [_draft(session, request, prompt, began) for _ in range(request.n)]
             await _all(
                 [
                     self._sampler.sample(session, call, draft, _seeded(params, number))
@@ -341,11 +342,11 @@ def _template_refusal(error: TemplateError) -> Refusal:
     return bad_field("messages", str(error))
 
 
-def _draft(session: Session, request: TurnRequest, prompt: Prompt) -> Draft:
+def _draft(session: Session, request: TurnRequest, prompt: Prompt, began: float) -> Draft:
     """The turn to be sampled; its engine requests hold all images of the prompt, those of held turns first."""
     images = session.ledger.images(prompt.parent) + (() if prompt.media is None else prompt.media.images)
     extra = {**request.extra, **({"image_data": images} if images else {})}
-    return Draft(prompt.length, prompt.json, extra, session.ledger.covered(prompt.parent), request.model)
+    return Draft(prompt.length, prompt.json, extra, session.ledger.covered(prompt.parent), request.model, began)
 
 
 def _seeded(params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
