@@ -112,7 +112,9 @@ class AsyncConfig:
         "needs engines that are not colocated",
     )
     max_staleness: int = key(
-        1, "most steps between the start of a group and its delivery; so many batches are started ahead"
+        1,
+        "most steps between the start of a group and its delivery: one batch is started ahead, and a slow group may take "
+        "this long while others are delivered",
     )
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ POLICIES = {
     "agl.async, staleness 1": ("train_async.py", {"async": 1}),
     "agl.async, staleness 2": ("train_async.py", {"async": 2}),
     "agl.async, staleness 5": ("train_async.py", {"async": 5}),
+    "agl.async, staleness 20": ("train_async.py", {"async": 20}),
     "slime's default loop": ("train.py", {"slime": "slime.rollout.sglang_rollout.generate_rollout"}),
     "slime's fully async loop": (
         "train_async.py",

@@ -9,9 +9,12 @@ from slime_agl.rollout.pool import Run
 
 
 class Admission(Protocol):
-    """Decides for one step. Counts are groups; `kept` are in the batch, `in_pool` are not yet."""
+    """Decides for one step. Counts are groups; `kept` are in the batch, `in_pool` are not yet.
 
-    def wanted(self, kept: int, in_pool: int) -> int:
+    slow: those in the pool that began in an earlier step and have not finished.
+    """
+
+    def wanted(self, kept: int, in_pool: int, slow: int) -> int:
         """How many groups to ask the data source for now."""
         ...
 
@@ -27,7 +30,7 @@ class Batchwise:
     target: int
     fetch: int
 
-    def wanted(self, kept: int, in_pool: int) -> int:
+    def wanted(self, kept: int, in_pool: int, slow: int) -> int:
         return self.fetch if kept + in_pool < self.target else 0
 
     def may_wait(self, kept: int, place: int, run: Run) -> bool:
@@ -36,21 +39,26 @@ class Batchwise:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Work of the next `ahead` steps may start now; no group enters a batch more than `staleness` steps after it began.
+    """Work of later steps may start now; no group enters a batch more than `staleness` steps after it began.
 
-    Groups are admitted up to (ahead + 1) batches, and begin in order, as there is room. A group that began in step s
-    is due in step s + staleness, one that waits for room is not due before `staleness` steps from now; one batch fits into each step, so the group at place i from the oldest has to enter
-    this batch unless i < (groups this batch still needs) + (steps until it is due) * target, less one for
-    the younger group that would go first. That keeps the bound for all: nothing is thrown away for its age.
+    left: later steps that there are. Groups are admitted up to this batch and the next, so that they are fresh when
+    they are delivered; slow ones come on top of that, up to `staleness` batches beyond this one in all.
+
+    Groups begin in order, as there is room. A group that began in step s is due in step s + staleness, one that waits
+    for room not before `staleness` steps from now. One batch fits into each step, so the group at place i from the
+    oldest has to enter this batch unless i < (groups this batch still needs) + (steps until it is due) * target, less
+    one for the younger group that would go first. That keeps the bound for all: nothing is thrown away for its age.
     """
 
     target: int
     step: int
     staleness: int
-    ahead: int
+    left: int
 
-    def wanted(self, kept: int, in_pool: int) -> int:
-        return max(0, (self.ahead + 1) * self.target - kept - in_pool)
+    def wanted(self, kept: int, in_pool: int, slow: int) -> int:
+        fresh = (1 + min(1, self.staleness, self.left)) * self.target - (in_pool - slow)
+        in_all = (1 + min(self.staleness, self.left)) * self.target - in_pool
+        return max(0, min(fresh, in_all) - kept)
 
     def may_wait(self, kept: int, place: int, run: Run) -> bool:
         steps_left = self.staleness - run.age(self.step)

@@ -82,7 +82,7 @@ def _admission(config: Config, args: RolloutArgs, step: int) -> Admission:
         return Batchwise(args.rollout_batch_size, args.over_sampling_batch_size)
     staleness = config.async_.max_staleness
     steps_to_come = staleness if args.num_rollout is None else args.num_rollout - 1 - step
-    return Ahead(args.rollout_batch_size, step, staleness, ahead=max(0, min(staleness, steps_to_come)))
+    return Ahead(args.rollout_batch_size, step, staleness, left=max(0, steps_to_come))
 
 
 def _ending(config: Config, args: RolloutArgs, runtime: Runtime, pool: Pool) -> Ending:

@@ -64,6 +64,10 @@ class Pool:
     def under_way(self) -> int:
         return len(self.runs) - self.waiting
 
+    def slow(self, step: int) -> int:
+        """Groups that began before `step` and have not finished."""
+        return sum(run.age(step) > 0 and not run.task.done() for run in self.runs)
+
     def take_idle_seconds(self) -> float:
         """Seconds in which no group was under way, since this was asked last."""
         self._count_idle()

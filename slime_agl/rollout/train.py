@@ -97,7 +97,7 @@ class TrainStep:
         return self._admission.may_wait(len(self._kept), place, run)
 
     def _admit(self) -> None:
-        while count := self._admission.wanted(len(self._kept), len(self._pool)):
+        while count := self._admission.wanted(len(self._kept), len(self._pool), self._pool.slow(self._number)):
             groups = self._pool.fetch(self._source, count)
             if not groups:
                 self._exhausted(count)

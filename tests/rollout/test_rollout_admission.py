@@ -47,10 +47,10 @@ async def deliver(batch: int, staleness: int, steps: int, room: int, seed: int) 
         unfinished.append((pool.start(group, work), done))
 
     for step in range(steps):
-        admission = Ahead(batch, step, staleness, ahead=min(staleness, steps - 1 - step))
+        admission = Ahead(batch, step, staleness, left=steps - 1 - step)
         kept: list[tuple[int, int]] = []
         while len(kept) < batch:
-            for group in pool.fetch(source, admission.wanted(len(kept), len(pool))):
+            for group in pool.fetch(source, admission.wanted(len(kept), len(pool), pool.slow(step))):
                 admit(group)
             taking = asyncio.ensure_future(pool.next(lambda place, run: admission.may_wait(len(kept), place, run)))  # noqa: B023
             while not taking.done():
@@ -86,11 +86,18 @@ def test_no_group_is_older_than_allowed_and_none_comes_twice(
 
 
 async def test_work_starts_as_far_ahead_as_allowed():
-    assert Ahead(4, step=0, staleness=2, ahead=2).wanted(kept=0, in_pool=0) == 12
-    assert Ahead(4, step=1, staleness=2, ahead=2).wanted(kept=0, in_pool=8) == 4
-    assert Ahead(4, step=9, staleness=2, ahead=0).wanted(kept=3, in_pool=1) == 0
-    assert Batchwise(4, fetch=6).wanted(kept=1, in_pool=2) == 6
-    assert Batchwise(4, fetch=6).wanted(kept=1, in_pool=3) == 0
+    assert Ahead(4, step=0, staleness=0, left=9).wanted(kept=0, in_pool=0, slow=0) == 4
+    assert Ahead(4, step=0, staleness=3, left=9).wanted(kept=0, in_pool=0, slow=0) == 8
+    assert Ahead(4, step=1, staleness=3, left=9).wanted(kept=0, in_pool=6, slow=0) == 2
+    assert Ahead(4, step=9, staleness=3, left=0).wanted(kept=3, in_pool=1, slow=0) == 0
+    assert Batchwise(4, fetch=6).wanted(kept=1, in_pool=2, slow=0) == 6
+    assert Batchwise(4, fetch=6).wanted(kept=1, in_pool=3, slow=0) == 0
+
+
+async def test_slow_groups_keep_nothing_from_starting_until_they_are_due():
+    assert Ahead(4, step=5, staleness=3, left=9).wanted(kept=0, in_pool=6, slow=6) == 8
+    assert Ahead(4, step=5, staleness=3, left=9).wanted(kept=1, in_pool=12, slow=10) == 3
+    assert Ahead(4, step=5, staleness=1, left=9).wanted(kept=1, in_pool=6, slow=6) == 1
 
 
 async def finished() -> list[Any]:
@@ -105,10 +112,10 @@ async def test_the_oldest_that_has_finished_is_taken_first_and_one_that_is_due_i
     pool, source = Pool(Outstanding()), Numbers()
     for step, work in ((0, forever()), (1, finished()), (1, finished())):
         pool.start(*pool.fetch(source, 1), lambda _, work=work: work).begin(step)
-    free = Ahead(1, step=1, staleness=2, ahead=2)
+    free = Ahead(1, step=1, staleness=2, left=2)
     run = await pool.next(lambda place, run: free.may_wait(0, place, run))
     assert run.group == [1]
-    due = Ahead(1, step=2, staleness=2, ahead=2)
+    due = Ahead(1, step=2, staleness=2, left=2)
     waiting = asyncio.ensure_future(pool.next(lambda place, run: due.may_wait(0, place, run)))
     for _ in range(4):
         await asyncio.sleep(0)
