@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import orjson
 
+from slime_agl.cli.names import is_called
 from slime_agl.errors import RecordError, closest
 
 
@@ -37,7 +38,7 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
     pairs = [pair for pair in pairs if not failed or pair[1].failure]
     if name is not None:
         names = [execution.ledger.rollout_id for _, execution in pairs]
-        pairs = [pair for pair in pairs if pair[1].ledger.rollout_id.startswith(name)]
+        pairs = [pair for pair in pairs if is_called(pair[1].ledger.rollout_id, name)]
         if not pairs:
             raise RecordError(f"no execution of {run} is called {name!r}.{closest(name, names)}")
     if html is not None:

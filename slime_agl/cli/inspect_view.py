@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -20,6 +20,8 @@ from slime_agl.trace.record import Record, RecordedExecution
 
 TRAINED, MASKED, GLUE, FAILED = "bold black on green", "black on bright_black", "dim", "bold red"
 LONGEST_TASK = 400
+# Terminals of fewer columns leave figures out, or there is no room for notes.
+WIDE, LEFT_OUT = 100, ("masked", "logp")
 
 Pair = tuple[Record, RecordedExecution]
 
@@ -31,14 +33,13 @@ def show_run(pairs: Sequence[Pair]) -> None:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), row_styles=("", "on grey7"))
     table.add_column("step", no_wrap=True)
     table.add_column("execution", no_wrap=True, overflow="ellipsis", max_width=14)
-    for name in ("reward", "turns", "segs", "trained", "masked", "logp", "sec"):
+    figures = [name for name in _FIGURES if console.width >= WIDE or name not in LEFT_OUT]
+    for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("notes", overflow="fold", ratio=1)
     for entry in rows:
-        table.add_row(
-            entry.step, entry.name.removeprefix("ro-"), _number(entry.reward), str(entry.turns), str(entry.segments), str(entry.trained),
-            str(entry.masked), _number(entry.logprob, 2), f"{entry.seconds:.1f}", _notes(entry),
-        )  # fmt: skip
+        shown = [_FIGURES[name](entry) for name in figures]
+        table.add_row(entry.step, entry.name.removeprefix("ro-"), *shown, _notes(entry))
     console.print(table)
     console.print(_sums(rows), style="bold", highlight=False)
 
@@ -49,7 +50,7 @@ def show_execution(record: Record, execution: RecordedExecution) -> None:
     entry = row(record, execution)
     console.rule(f"[bold]{entry.name}[/]  {entry.step}")
     console.print(
-        f"reward {_number(entry.reward)} · {entry.turns} turns in {entry.segments} segments · "
+        f"reward {_number(entry.reward)} · turns {entry.turns}, segments {entry.segments} · "
         f"{entry.trained} tokens train, {entry.masked} do not, {entry.glue} are glue · {entry.seconds:.2f} s, "
         f"of which engine {entry.engine_seconds:.2f} s · weights {', '.join(entry.weights) or 'unnamed'}",
         highlight=False,
@@ -112,6 +113,17 @@ def _depths(execution: RecordedExecution) -> dict[int, int]:
     return depths
 
 
+_FIGURES: dict[str, Callable[[Row], str]] = {
+    "reward": lambda entry: _number(entry.reward),
+    "turns": lambda entry: str(entry.turns),
+    "segs": lambda entry: str(entry.segments),
+    "trained": lambda entry: str(entry.trained),
+    "masked": lambda entry: str(entry.masked),
+    "logp": lambda entry: _number(entry.logprob, 2),
+    "sec": lambda entry: f"{entry.seconds:.1f}",
+}
+
+
 def _notes(entry: Row) -> Text:
     notes = Text(entry.failure, style=FAILED)
     more = [f"{reason} ×{count}" for reason, count in entry.forks.items()]
@@ -120,12 +132,12 @@ def _notes(entry: Row) -> Text:
 
 
 def _sums(rows: Sequence[Row]) -> str:
-    rewards = [entry.reward for entry in rows if entry.reward is not None and not entry.failure]
+    rewards = [entry.reward for entry in rows if entry.reward is not None]
     failures = Counter(entry.failure for entry in rows if entry.failure)
     mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no reward"
     failed = ", ".join(f"{count} {failure}" for failure, count in failures.items())
     return (
-        f"{len(rows)} executions, {mean}, {sum(entry.trained for entry in rows)} tokens train, "
+        f"{len(rows)} execution{'s' * (len(rows) != 1)}, {mean}, {sum(entry.trained for entry in rows)} tokens train, "
         f"{sum(entry.masked for entry in rows)} do not" + (f"; failed: {failed}" if failed else "")
     )
 

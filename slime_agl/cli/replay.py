@@ -13,6 +13,7 @@ import click
 import orjson
 import yaml
 
+from slime_agl.cli.names import is_called
 from slime_agl.errors import ConfigError, RecordError, closest
 
 if TYPE_CHECKING:
@@ -88,12 +89,12 @@ def _chosen(run: Path, names: tuple[str, ...], step: int | None, failed: bool) -
     pairs = [(record, execution) for record in records for execution in record.executions]
     for name in names:
         known = [execution.ledger.rollout_id for _, execution in pairs]
-        if not any(_is_called(one, name) for one in known):
+        if not any(is_called(one, name) for one in known):
             raise RecordError(f"no execution of {run} is called {name!r}.{closest(name, known)}")
     chosen = [
         (record, execution)
         for record, execution in pairs
-        if (not names or any(_is_called(execution.ledger.rollout_id, name) for name in names))
+        if (not names or any(is_called(execution.ledger.rollout_id, name) for name in names))
         and step in (None, record.header["step"])
         and (execution.failure or not failed)
     ]
@@ -103,11 +104,6 @@ def _chosen(run: Path, names: tuple[str, ...], step: int | None, failed: bool) -
             f"{run} has {len(pairs)} executions of steps {steps}, none of which is meant; nothing to replay"
         )
     return chosen
-
-
-def _is_called(rollout_id: str, name: str) -> bool:
-    """Tables leave out the prefix that all ids have."""
-    return rollout_id.startswith(name) or rollout_id.removeprefix("ro-").startswith(name)
 
 
 def _replayed(pairs: list[Pair], instead: Instead) -> list[Replayed]:

@@ -16,6 +16,7 @@ class Row:
     """One execution in figures.
 
     name: Agent Lightning's rollout id. sampled, trained: output tokens; masked: those that do not train.
+    reward: None also of a failure whose Samples are removed from training, where it is but a placeholder.
     glue: tokens of prompts and results. logprob: mean over sampled tokens, None without any.
     weights: versions that sampled it, in order. untrained: masked tokens by reason.
     """
@@ -58,7 +59,7 @@ def row(record: Record, execution: RecordedExecution) -> Row:
         name=execution.ledger.rollout_id,
         index=first.index if first else None,
         group=first.group_index if first else None,
-        reward=number(execution.reward),
+        reward=None if _is_placeholder(execution) else number(execution.reward),
         failure=execution.failure,
         turns=len(turns),
         segments=len(execution.segments),
@@ -74,6 +75,10 @@ def row(record: Record, execution: RecordedExecution) -> Row:
         seconds=execution.seconds,
         engine_seconds=sum(turn.engine_seconds for turn in turns),
     )
+
+
+def _is_placeholder(execution: RecordedExecution) -> bool:
+    return bool(execution.failure) and all(sample.removed for sample in execution.samples)
 
 
 def rows(records: Sequence[Record]) -> Iterator[Row]:

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from slime_agl.cli.main import main
-from slime_agl.testing.agents import tool_agent
+from slime_agl.errors import AgentError
+from slime_agl.testing.agents import failing_agent, tool_agent
 from slime_agl.testing.tokenizer import save_tiny_checkpoint
 
 AGENT = "slime_agl.testing.agents.tool_agent"
@@ -33,7 +34,7 @@ def test_a_run_is_a_table_with_sums(run_dir):
     shown = invoke("inspect", str(run_dir))
     assert shown.exit_code == 0
     assert "step-000000" in shown.stdout
-    assert "1 executions, mean reward 1.000" in shown.stdout
+    assert "1 execution, mean reward 1.000" in shown.stdout
 
 
 def test_figures_are_json_lines(run_dir):
@@ -47,6 +48,22 @@ def test_an_execution_is_shown_token_by_token(run_dir):
     shown = invoke("inspect", str(run_dir), "--execution", name[:6])
     assert '{"name": "add", "arguments": {"a": 1, "b": 2}}' in shown.stdout
     assert "continues 0" in shown.stdout and "reward primary 1 after 2 turns" in shown.stdout
+
+
+def test_an_execution_may_be_called_as_the_table_calls_it(run_dir):
+    name = json.loads(invoke("inspect", str(run_dir), "--json").stdout)["name"]
+    shown = invoke("inspect", str(run_dir), "--execution", name.removeprefix("ro-"))
+    assert shown.exit_code == 0 and name in shown.stdout
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_a_failure_is_named_in_a_terminal_of_any_width_and_has_no_reward(columns, fake_sglang, run_rollout, tmp_path):
+    with pytest.raises(AgentError):
+        run_rollout(failing_agent(), ["1 + 2?"], agl={"record_dir": str(tmp_path)})
+    shown = CliRunner().invoke(main, ["inspect", str(tmp_path)], env={"COLUMNS": str(columns)}).stdout
+    row = next(line for line in shown.splitlines() if "step-000000" in line)
+    assert "agent_error" in row and " – " in row
+    assert "no reward" in shown
 
 
 def test_an_unknown_execution_is_named(run_dir):
