@@ -82,5 +82,5 @@ class RecordError(SlimeAglError, ValueError):
 
 def closest(name: str, known: Iterable[str]) -> str:
     """Return ' Did you mean ...?' for the known name nearest to `name`, or an empty string."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean {match[0]!r}?" if match else ""

@@ -29,8 +29,8 @@ def load_tokenizer(path: str) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
     except Exception as error:  # transformers raises many kinds, from OSError to those of remote code
         raise TemplateError(
-            f"no tokenizer at {path}: {type(error).__name__}: {error}. "
-            "Give a directory with tokenizer files or a .gguf file"
+            f"no tokenizer at {path}: give a directory with tokenizer files or a .gguf file "
+            f"({type(error).__name__}: {' '.join(str(error).split())})"
         ) from error
     _close_turns(tokenizer)
     return tokenizer

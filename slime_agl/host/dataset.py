@@ -128,9 +128,13 @@ def _jsonl(file: Path) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                yield json.loads(line)
+                row = json.loads(line)
             except json.JSONDecodeError as error:
                 logger.warning("line %d of %s is not JSON and is skipped: %s", number, file, error)
+                continue
+            if not isinstance(row, dict):
+                raise ConfigError(f"line {number} of {file} is a {type(row).__name__}; a row must be a JSON object")
+            yield row
 
 
 def _parquet(file: Path) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import traceback
 from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
@@ -64,7 +65,15 @@ def _import(module_path: str, what: str) -> ModuleType:
             f"{what}: module {module_path} imports {error.name}, which is not installed; install it where slime runs"
         ) from error
     except Exception as error:  # the user's module runs its own code while it is imported
-        raise ConfigError(f"{what}: importing {module_path} raised {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{what}: importing {module_path} raised {type(error).__name__}: {error}{_place(error)}"
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised; a SyntaxError says so itself."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    return "" if isinstance(error, SyntaxError) else f" ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
 def _no_module(missing: str, what: str) -> str:

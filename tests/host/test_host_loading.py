@@ -75,3 +75,10 @@ def test_slimes_own_filters_are_found_without_slime():
     path = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
     assert loading.load_function(path).__name__ == "check_reward_nonzero_std"
     assert loading.load_object(path).__name__ == "check_reward_nonzero_std"
+
+
+def test_a_module_that_breaks_while_it_is_imported_is_named_with_the_place(tmp_path, monkeypatch):
+    (tmp_path / "breaks_at_import.py").write_text("x = 1\nraise RuntimeError('no key')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"raised RuntimeError: no key \(.*breaks_at_import.py, line 2\)"):
+        loading.load_object("breaks_at_import.agent")
