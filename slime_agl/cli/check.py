@@ -18,8 +18,10 @@ from slime_agl.errors import ConfigError
     "--data", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Rows to run it on, a JSON object a line.",
 )  # fmt: skip
-@click.option("--rows", metavar="N", default=4, show_default=True, help="Rows to run.")
-@click.option("--samples", metavar="N", default=2, show_default=True, help="Executions of each row.")
+@click.option("--rows", metavar="N", type=click.IntRange(1), default=4, show_default=True, help="Rows to run.")
+@click.option(
+    "--samples", metavar="N", type=click.IntRange(1), default=2, show_default=True, help="Executions of each row."
+)
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -32,7 +34,9 @@ from slime_agl.errors import ConfigError
 )
 @click.option("--engine", metavar="URL", help="SGLang server or router to ask instead; --model is its checkpoint.")
 @click.option("--say", metavar="TEXT", multiple=True, help="Answer this in place of a model; several are said in turn.")
-@click.option("--tokens", metavar="N", default=128, show_default=True, help="Most tokens of a turn.")
+@click.option(
+    "--tokens", metavar="N", type=click.IntRange(1), default=128, show_default=True, help="Most tokens of a turn."
+)
 @click.option("--temperature", metavar="T", default=0.8, show_default=True, help="Temperature of sampling.")
 @click.option("--record", type=click.Path(file_okay=False, path_type=Path), help="Keep the record here, for inspect.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
@@ -44,8 +48,11 @@ def check(data: Path, record: Path | None, as_json: bool, **options: Any) -> Non
     """
     # The agent is imported from where the command is typed, as it would be by `python`.
     sys.path.insert(0, str(Path.cwd()))
-    from slime_agl.cli.check_run import dry_run
-    from slime_agl.cli.check_view import print_findings
+    from slime_agl.cli.waiting import waiting
+
+    with waiting("loading libraries", quiet=as_json):
+        from slime_agl.cli.check_run import dry_run
+        from slime_agl.cli.check_view import print_findings
 
     if options["engine"] and options["say"]:
         raise ConfigError("--engine and --say exclude each other: a running engine says what it samples")

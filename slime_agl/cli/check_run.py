@@ -10,9 +10,12 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from slime_agl.cli.check_rows import look_at_rows
+from slime_agl.cli.waiting import waiting
 from slime_agl.errors import AgentError, ConfigError, InvariantError
 from slime_agl.host import default_args
 from slime_agl.local.driver import LocalDriver
+from slime_agl.local.smollm2 import NAME, resolve_model
 from slime_agl.local.stack import LocalStack
 from slime_agl.report.checks import Finding, judge
 from slime_agl.rollout import shutdown
@@ -37,12 +40,16 @@ def dry_run(
         "rollout_batch_size": rows, "n_samples_per_prompt": samples, "rollout_max_response_len": tokens,
         "rollout_temperature": temperature, "custom_reward_post_process_path": "slime_agl.reward.normalize_rewards",
     }  # fmt: skip
+    rows_seen = look_at_rows(data, input_key, label_key, section.get("task"))
     with ExitStack() as stack:
-        local = None if engine else stack.enter_context(LocalStack(model, max_running=rows * samples, says=say))
+        local = None
+        if not engine:
+            with waiting(f"starting an engine with {model}", quiet=quiet):
+                local = stack.enter_context(LocalStack(model, max_running=rows * samples, says=say))
         args = local.args(**wanted) if local else _remote_args(engine, model, wanted)
         stack.callback(shutdown)
         findings = _run(args, local, temperature)
-    return [*findings, *judge(read_run(record))]
+    return [rows_seen, *findings, *judge(read_run(record))]
 
 
 def _run(args: Namespace, local: LocalStack | None, temperature: float) -> list[Finding]:
@@ -75,7 +82,9 @@ def _section(config: Path | None) -> dict[str, Any]:
         section = (yaml.safe_load(config.read_text(encoding="utf-8")) or {}).get("agl") or {}
     except (yaml.YAMLError, AttributeError) as error:
         raise ConfigError(f"{config} is no YAML mapping: {error}") from error
-    return dict(section)
+    if not isinstance(section, dict):
+        raise ConfigError(f"{config}: agl must be a mapping of keys to values, got {type(section).__name__}")
+    return section
 
 
 def _remote_args(engine: str, model: str, wanted: dict[str, Any]) -> Namespace:
@@ -83,5 +92,8 @@ def _remote_args(engine: str, model: str, wanted: dict[str, Any]) -> Namespace:
     if not address.hostname or not address.port:
         raise ConfigError(f"--engine is {engine!r}, it must look like http://127.0.0.1:30000")
     return default_args(
-        hf_checkpoint=model, sglang_router_ip=address.hostname, sglang_router_port=address.port, **wanted
+        hf_checkpoint=str(resolve_model(model)) if model == NAME else model,
+        sglang_router_ip=address.hostname,
+        sglang_router_port=address.port,
+        **wanted,
     )

@@ -34,8 +34,11 @@ def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path
     """
     leave_on_signals()
     # Imported here: torch and transformers take seconds, which `slime-agl --help` need not wait for.
-    from slime_agl.cli.demo_report import Report
-    from slime_agl.cli.demo_run import run_demo
+    from slime_agl.cli.waiting import waiting
+
+    with waiting("loading libraries"):
+        from slime_agl.cli.demo_report import Report
+        from slime_agl.cli.demo_run import run_demo
 
     example = example_directory()
     report = Report(out)

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from slime_agl.cli.demo_report import Report, StepChecks
+from slime_agl.cli.waiting import waiting
 from slime_agl.errors import InvariantError
 from slime_agl.local.driver import LocalDriver
 from slime_agl.local.stack import LocalStack
@@ -22,7 +23,7 @@ def run_demo(
     report: Report, *, example: Path, steps: int, groups: int, samples: int, model: str, seed: int, tolerance: float
 ) -> int:
     """Run and report; returns the exit status, 1 when an invariant did not hold."""
-    with report.console.status("loading the model, starting engine and router"):
+    with waiting("loading the model, starting engine and router"):
         stack = LocalStack(model, max_running=max(8, groups * samples), seed=seed)
         stack.__enter__()
     try:

