@@ -72,7 +72,7 @@ const figure = (caption, figureOf, svg) => {
   node.append(head, svg);
   byId("charts").append(node);
 };
-const WIDTH = 152, HEIGHT = 62;
+const WIDTH = 148, HEIGHT = 62;
 const canvas = () => shape("svg", { width: WIDTH, height: HEIGHT + 14, role: "img" });
 const histogram = (caption, values, digits) => {
   values = values.filter((value) => value !== null);
@@ -111,7 +111,7 @@ const timeline = () => {
   svg.append(shape("polyline", { class: "mean", points: means.join(" ") }));
   svg.append(Object.assign(shape("text", { x: 0, y: HEIGHT + 12 }), { textContent: steps[0] }));
   if (steps.length > 1) svg.append(Object.assign(shape("text", { x: WIDTH, y: HEIGHT + 12, "text-anchor": "end" }), { textContent: steps.at(-1) }));
-  figure("reward by step", `${number(low, 2)} to ${number(high, 2)}`, svg);
+  figure("reward a step", `${number(low, 2)} to ${number(high, 2)}`, svg);
 };
 const overview = () => {
   const all = data.executions, column = (name) => all.map((execution) => execution[name]);
@@ -122,8 +122,8 @@ const overview = () => {
   histogram("reward", column("reward"), 2);
   histogram("turns", column("turns"), 0);
   histogram("segments", column("segments"), 0);
-  histogram("trained tokens", column("trained"), 0);
-  histogram("mean logprob", column("logprob"), 2);
+  histogram("trained", column("trained"), 0);
+  histogram("logprob", column("logprob"), 2);
   histogram("seconds", column("seconds"), 1);
 };
 
@@ -168,8 +168,8 @@ const list = () => {
 
 // One execution
 
-const heat = (logprob) => `color-mix(in srgb, var(--bad) ${Math.min(100, Math.round(-logprob * 25))}%, var(--trained))`;
-const hue = (version) => `hsl(${(sum([...version].map((letter, i) => letter.charCodeAt(0) * (i + 7))) * 47) % 360} 55% var(--light, 75%))`;
+const heat = (logprob) => `color-mix(in srgb, var(--unlikely) ${Math.min(100, Math.round(-logprob * 25))}%, var(--trained))`;
+const hue = (version) => `hsl(${(sum([...version].map((letter, i) => letter.charCodeAt(0) * (i + 7))) * 47) % 360} 55% var(--weights))`;
 let colour = "fate";
 const depthsOf = (turns) => {
   const first = new Map(), depths = [];
@@ -273,7 +273,7 @@ const show = (execution) => {
   current?.button?.removeAttribute("aria-current");
   current = execution;
   const detail = byId("detail");
-  if (!execution) return void detail.replaceChildren(make("p", "", "Nothing fits the filters."));
+  if (!execution) return void detail.replaceChildren(make("p", "", data.executions.length ? "Nothing fits the filters." : "Nothing was recorded."));
   execution.button?.setAttribute("aria-current", "true");
   const turns = open(execution), depths = depthsOf(turns);
   detail.replaceChildren(make("h2", "", `${execution.step} · ${execution.name}`), facts(execution), make("pre", "", execution.task));
