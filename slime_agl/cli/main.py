@@ -19,8 +19,11 @@ from slime_agl.cli.train_demo import train_demo
 from slime_agl.errors import SlimeAglError
 
 
+INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
+
+
 class _Commands(click.Group):
-    """Errors that a person can mend end in one line and status 2, not in a traceback."""
+    """Errors that a person can mend end in one line and status 2, Ctrl-C in status 130, neither in a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -28,6 +31,9 @@ class _Commands(click.Group):
         except SlimeAglError as error:
             click.secho(f"slime-agl: {error.boundary}: {error}", fg="red", err=True)
             sys.exit(2)
+        except KeyboardInterrupt:
+            click.echo("\nstopped", err=True)
+            sys.exit(INTERRUPTED)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -107,3 +107,12 @@ def test_an_input_key_that_no_row_has_is_named():
         "look",
         "no row has 'prompt' (--input-key); they have question. Name the one with the prompt.",
     )
+
+
+def test_ctrl_c_is_no_verdict(monkeypatch):
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("slime_agl.trace.record.read_run", interrupted)
+    done = invoke("inspect", "run")
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", "\nstopped\n")
