@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 
 import click
+
+from slime_agl.errors import ConfigError
 
 
 @click.command()
 @click.option("--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
-@click.option("--port", metavar="N", default=30000, show_default=True, help="Port to bind; 0 takes a free one.")
+@click.option(
+    "--port",
+    metavar="N",
+    type=click.IntRange(0, 65535),
+    default=30000,
+    show_default=True,
+    help="Port to bind; 0 takes a free one.",
+)
 @click.option("--max-running", metavar="N", default=16, show_default=True, help="Most requests decoded together.")
 @click.option("--seed", metavar="N", default=0, show_default=True, help="Seed for requests that bring none.")
 @click.option("--threads", metavar="N", default=None, type=int, help="CPU threads; half the cores by default.")
@@ -21,13 +31,33 @@ def engine(model: str, host: str, port: int, max_running: int, seed: int, thread
     Prints its address when it is ready, and serves until Ctrl-C.
     """
     # Imported here: torch takes seconds, which `slime-agl --help` need not wait for.
-    from slime_agl.local.engine_server import EngineServer
-    from slime_agl.local.model import use_threads
-    from slime_agl.local.transformers_backend import load_backend
+    from slime_agl.cli.waiting import waiting
 
-    use_threads(threads)
-    server = EngineServer(load_backend(model, max_running=max_running, seed=seed), host, port, name=model)
+    with waiting(f"loading {model}"):
+        from slime_agl.local.engine_server import EngineServer
+        from slime_agl.local.model import use_threads
+        from slime_agl.local.transformers_backend import load_backend
+
+        _bind(host, port)
+        use_threads(threads)
+        server = EngineServer(load_backend(model, max_running=max_running, seed=seed), host, port, name=model)
     asyncio.run(_serve(server))
+
+
+def _bind(host: str, port: int) -> None:
+    """Find out before the model is loaded, which takes long.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise ConfigError(
+            f"{host}:{port} cannot be bound ({error.strerror}); give a free port with --port, or 0 to take any"
+        ) from error
 
 
 async def _serve(server: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -116,3 +117,11 @@ def test_ctrl_c_is_no_verdict(monkeypatch):
     monkeypatch.setattr("slime_agl.trace.record.read_run", interrupted)
     done = invoke("inspect", "run")
     assert (done.exit_code, done.stdout, done.stderr) == (130, "", "\nstopped\n")
+
+
+def test_a_port_in_use_is_named_before_the_model_is_loaded():
+    pytest.importorskip("torch")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = invoke("engine", "--model", "no model at all", "--port", str(port))
+    assert done.exit_code == 2 and f"127.0.0.1:{port} cannot be bound" in done.stderr
