@@ -35,7 +35,11 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
         if record.torn:
             click.echo(f"{record.path}: an unfinished last line of {record.torn} bytes was skipped", err=True)
     pairs = [(record, execution) for record in records for execution in record.executions]
-    pairs = [pair for pair in pairs if not failed or pair[1].failure]
+    if failed:
+        count, pairs = len(pairs), [pair for pair in pairs if pair[1].failure]
+        if not pairs:
+            click.echo(f"none of the {count} executions of {run} failed", err=True)
+            return
     if name is not None:
         names = [execution.ledger.rollout_id for _, execution in pairs]
         pairs = [pair for pair in pairs if is_called(pair[1].ledger.rollout_id, name)]
@@ -43,7 +47,7 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
             raise RecordError(f"no execution of {run} is called {name!r}.{closest(name, names)}")
     if html is not None:
         write_page(html, pairs, title=run.resolve().name)
-        click.echo(f"wrote {html} ({len(pairs)} executions, {html.stat().st_size / 1e6:.1f} MB)", err=True)
+        click.echo(f"wrote {html} ({len(pairs)} executions, {html.stat().st_size / 1e3:,.0f} kB)", err=True)
     elif as_json:
         for record, execution in pairs:
             sys.stdout.write(orjson.dumps(row(record, execution).as_dict()).decode() + "\n")

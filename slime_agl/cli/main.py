@@ -18,7 +18,6 @@ from slime_agl.cli.replay import replay
 from slime_agl.cli.train_demo import train_demo
 from slime_agl.errors import SlimeAglError
 
-
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 
 

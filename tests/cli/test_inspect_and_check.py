@@ -66,6 +66,12 @@ def test_a_failure_is_named_in_a_terminal_of_any_width_and_has_no_reward(columns
     assert "no reward" in shown
 
 
+def test_that_nothing_failed_is_said_and_no_page_is_written(run_dir, tmp_path):
+    shown = invoke("inspect", str(run_dir), "--failed", "--html", str(tmp_path / "run.html"))
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert "none of the 1 executions" in shown.stderr and not (tmp_path / "run.html").exists()
+
+
 def test_an_unknown_execution_is_named(run_dir):
     shown = invoke("inspect", str(run_dir), "--execution", "nobody")
     assert shown.exit_code == 2
