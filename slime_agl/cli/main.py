@@ -18,6 +18,7 @@ from slime_agl.cli.replay import replay
 from slime_agl.cli.train_demo import train_demo
 from slime_agl.errors import SlimeAglError
 
+LOCAL_EXTRA = "the local engine and the demos need: pip install -e '.[local]', in the clone of slime_agl"
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 
 
@@ -29,6 +30,13 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except SlimeAglError as error:
             click.secho(f"slime-agl: {error.boundary}: {error}", fg="red", err=True)
+            sys.exit(2)
+        except ModuleNotFoundError as error:
+            # An extra that was left out; what an agent's module lacks is a ConfigError.
+            missing = (error.name or str(error)).partition(".")[0]
+            if missing == "slime_agl":
+                raise
+            click.secho(f"slime-agl: {missing} is not installed; {LOCAL_EXTRA}", fg="red", err=True)
             sys.exit(2)
         except KeyboardInterrupt:
             click.echo("\nstopped", err=True)

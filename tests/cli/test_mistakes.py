@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -125,3 +126,16 @@ def test_a_port_in_use_is_named_before_the_model_is_loaded():
         port = taken.getsockname()[1]
         done = invoke("engine", "--model", "no model at all", "--port", str(port))
     assert done.exit_code == 2 and f"127.0.0.1:{port} cannot be bound" in done.stderr
+
+
+def test_a_package_of_an_extra_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "slime_agl.cli.check_run", None)
+    with pytest.raises(ModuleNotFoundError):
+        CliRunner().invoke(main, ["check", "--agent", "a.b", "--data", __file__], catch_exceptions=False)
+
+    def missing(_: Path) -> None:
+        raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+
+    monkeypatch.setattr("slime_agl.trace.record.read_run", missing)
+    done = invoke("inspect", "run")
+    assert done.exit_code == 2 and "torch is not installed; the local engine and the demos need" in done.stderr
