@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from slime_agl.cli.waiting import waiting
 from slime_agl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from slime_agl.cli.audit_report import Findings
 
 
 def _object(_: Any, __: Any, text: str | None) -> dict[str, Any]:
@@ -45,13 +49,28 @@ def audit(
     The next prompt is the held tokens and a little more, unless the request forks. A request that forks is served and trained as well, with a prompt of its own: its history is encoded anew and
     becomes a further Sample. Exit status: 0 nothing forks, 1 something does, 2 the template could not be tried.
     """
+    with waiting("trying the template", quiet=as_json):
+        found = _findings(model, chat_template, kwargs, history, tool_call_parser, reasoning_parser)
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        from slime_agl.cli.audit_report import show
+
+        show(found)
+    sys.exit(1 if found.forks else 0)
+
+
+def _findings(
+    model: str, chat_template: Path | None, kwargs: dict[str, Any], history: str, tool_call_parser: str | None,
+    reasoning_parser: str | None,
+) -> Findings:  # fmt: skip
     # Imported here: transformers takes seconds, which `slime-agl --help` need not wait for.
     from slime_agl.chat.audit import audit as try_template
     from slime_agl.chat.loader import load_tokenizer, stop_ids_of
     from slime_agl.chat.parse import ReplyParser
     from slime_agl.chat.renderer import Renderer
     from slime_agl.chat.roundtrip import round_trips
-    from slime_agl.cli.audit_report import Findings, show
+    from slime_agl.cli.audit_report import Findings
 
     path = _path(model)
     template = chat_template.read_text(encoding="utf-8") if chat_template else None
@@ -59,12 +78,7 @@ def audit(
         load_tokenizer(path), chat_template=template, template_kwargs=kwargs, extra_stop_ids=stop_ids_of(path)
     )
     parser = ReplyParser(renderer, tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser)
-    found = Findings(model, try_template(renderer).report, history, parser.readers, round_trips(renderer, parser))
-    if as_json:
-        click.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
-    else:
-        show(found)
-    sys.exit(1 if found.forks else 0)
+    return Findings(model, try_template(renderer).report, history, parser.readers, round_trips(renderer, parser))
 
 
 def _path(model: str) -> str:

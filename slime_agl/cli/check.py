@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from slime_agl.cli.waiting import waiting
 from slime_agl.errors import ConfigError
 
 
@@ -48,8 +49,6 @@ def check(data: Path, record: Path | None, as_json: bool, **options: Any) -> Non
     """
     # The agent is imported from where the command is typed, as it would be by `python`.
     sys.path.insert(0, str(Path.cwd()))
-    from slime_agl.cli.waiting import waiting
-
     with waiting("loading libraries", quiet=as_json):
         from slime_agl.cli.check_run import dry_run
         from slime_agl.cli.check_view import print_findings

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from slime_agl.cli.waiting import waiting
+
 TEACHER_TOLERANCE = 1e-4
 
 
@@ -34,8 +36,6 @@ def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path
     """
     leave_on_signals()
     # Imported here: torch and transformers take seconds, which `slime-agl --help` need not wait for.
-    from slime_agl.cli.waiting import waiting
-
     with waiting("loading libraries"):
         from slime_agl.cli.demo_report import Report
         from slime_agl.cli.demo_run import run_demo

@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 import orjson
 
+from slime_agl.cli.waiting import waiting
+
 
 @click.command()
 @click.option(
@@ -32,10 +34,11 @@ def doctor(
     sys.path.insert(0, str(Path.cwd()))
     if slime is not None:
         sys.path.insert(0, str(slime.resolve()))
-    from slime_agl.cli.check_view import print_table
-    from slime_agl.cli.doctor_looks import look
+    with waiting("looking", quiet=as_json):
+        from slime_agl.cli.check_view import print_table
+        from slime_agl.cli.doctor_looks import look
 
-    findings = look(config=config, model=model, parser=tool_call_parser, router=router, slime=slime)
+        findings = look(config=config, model=model, parser=tool_call_parser, router=router, slime=slime)
     wrong = [finding for finding in findings if finding.verdict == "fail"]
     if as_json:
         body = {"healthy": not wrong, "findings": [finding.as_dict() for finding in findings]}

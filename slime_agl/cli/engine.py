@@ -8,6 +8,7 @@ import socket
 
 import click
 
+from slime_agl.cli.waiting import waiting
 from slime_agl.errors import ConfigError
 
 
@@ -31,8 +32,6 @@ def engine(model: str, host: str, port: int, max_running: int, seed: int, thread
     Prints its address when it is ready, and serves until Ctrl-C.
     """
     # Imported here: torch takes seconds, which `slime-agl --help` need not wait for.
-    from slime_agl.cli.waiting import waiting
-
     with waiting(f"loading {model}"):
         from slime_agl.local.engine_server import EngineServer
         from slime_agl.local.model import use_threads

@@ -14,6 +14,7 @@ import orjson
 import yaml
 
 from slime_agl.cli.names import is_called
+from slime_agl.cli.waiting import waiting
 from slime_agl.errors import ConfigError, RecordError, closest
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ def replay(
     """
     # The agent is imported from where the command is typed, as it would be by `python`.
     sys.path.insert(0, str(Path.cwd()))
-    from slime_agl.cli.replay_run import Instead
-    from slime_agl.cli.replay_view import show_replayed
+    with waiting("loading libraries", quiet=as_json):
+        from slime_agl.cli.replay_run import Instead
+        from slime_agl.cli.replay_view import show_replayed
 
     pairs = _chosen(run, names, step, failed)
     outcomes = _replayed(pairs, Instead(**options, arguments=_settings(config)))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-from rich.console import Console
-
 
 def waiting(words: str, *, quiet: bool = False) -> AbstractContextManager[object]:
     """Turn a wheel with `words` on stderr, when that is a terminal."""
-    return nullcontext() if quiet else Console(stderr=True).status(words)
+    if quiet:
+        return nullcontext()
+    # Imported here: help and completion by Tab need not wait for it.
+    from rich.console import Console
+
+    return Console(stderr=True).status(words)
