@@ -189,7 +189,7 @@ class _Connection(asyncio.Protocol):
             self.drop()
 
     def on_message_begin(self) -> None:
-        self._pieces, self._measured = [], False
+        self._pieces, self._measured, self._until_closed = [], False, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() in (b"content-length", b"transfer-encoding"):

@@ -143,6 +143,7 @@ async def test_a_long_body_arrives_whole(serve: Serve, posts: Connections) -> No
     [
         None,
         b"HTTP/1.1 200 OK\r\nX: y\r\nContent-Len",
+        b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nX: y\r\nContent-Ty",
         b"220 mail.example ESMTP\r\n",
     ],
 )
