@@ -184,8 +184,8 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(ConnectionBroke(f"the answer is not HTTP: {error}"), error)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(ConnectionBroke(f"the answer is not HTTP: {error!r}"), error)
             self.drop()
 
     def on_message_begin(self) -> None:

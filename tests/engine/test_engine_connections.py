@@ -144,15 +144,19 @@ async def test_a_long_body_arrives_whole(serve: Serve, posts: Connections) -> No
         None,
         b"HTTP/1.1 200 OK\r\nX: y\r\nContent-Len",
         b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nX: y\r\nContent-Ty",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
         b"220 mail.example ESMTP\r\n",
     ],
 )
-async def test_an_answer_that_breaks_off_is_an_error(serve: Serve, posts: Connections, answer: bytes | None) -> None:
+async def test_an_answer_that_breaks_off_is_an_error(
+    serve: Serve, posts: Connections, answer: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
     server = Server(answer, ANSWER)
     url = await serve(server)
     with pytest.raises(ConnectionBroke):
         await posts.post(url, b"x")
     assert (await posts.post(url, b"x")).status == 200
+    assert caplog.records == [], "nothing failed but the post"
 
 
 async def test_a_body_that_breaks_off_is_an_error(serve: Serve, posts: Connections) -> None:
