@@ -6,6 +6,7 @@ text and image parts when it shows images), name, tool_call_id, reasoning_conten
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -236,12 +237,20 @@ def _same_call(ours: ToolCall, theirs: Mapping[str, Any]) -> bool:
 
 
 def _canonical(value: Any) -> Any:
-    """Rewrite a JSON value so that == is equality of JSON: 1 is 1.0, but neither is true."""
+    """Rewrite a JSON value so that == is equality of JSON: 1 is 1.0, but neither is true.
+
+    Many clients hold a whole number beyond 64 bits as a float, and send that back.
+    """
     if isinstance(value, dict):
         return {key: _canonical(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_canonical(item) for item in value]
-    return ("bool", value) if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    return value
 
 
 def _spoken(text: str) -> str:

@@ -17,6 +17,7 @@ from slime_agl.gateway.calls import Call
 from slime_agl.gateway.chat_completions import ChatCompletions
 from slime_agl.gateway.completions import Completions
 from slime_agl.gateway.interim import answered
+from slime_agl.gateway.json_text import json_bytes
 from slime_agl.gateway.models import Models
 from slime_agl.gateway.protocol import KEEP_ALIVE, Dialect, Exchange
 from slime_agl.gateway.refusal import Refusal, sealed
@@ -205,4 +206,4 @@ def _is_retry(request: web.Request) -> bool:
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=orjson.dumps(body), status=status, content_type="application/json", headers=headers)
+    return web.Response(body=json_bytes(body), status=status, content_type="application/json", headers=headers)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-import orjson
-
+from slime_agl.gateway.json_text import json_bytes
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.request import Answer, TurnRequest
 from slime_agl.gateway.session import Session
@@ -52,7 +51,7 @@ class Dialect(Protocol):
 def event(body: Any, name: str = "") -> bytes:
     """One server-sent event."""
     head = b"event: " + name.encode() + b"\n" if name else b""
-    return head + b"data: " + orjson.dumps(body) + b"\n\n"
+    return head + b"data: " + json_bytes(body) + b"\n\n"
 
 
 def openai_error(refusal: Refusal) -> dict[str, Any]:

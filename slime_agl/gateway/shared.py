@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-import orjson
+from slime_agl.gateway.json_text import json_bytes
 
 HELD = 512
 
@@ -27,7 +27,7 @@ class Shared:
         return self._one(message) if message.get("role") == "system" else message
 
     def _one(self, value: Any) -> Any:
-        key = orjson.dumps(value)
+        key = json_bytes(value)
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = value

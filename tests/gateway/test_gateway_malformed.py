@@ -1,0 +1,51 @@
+"""Bodies that no client should send, and values at the edge of what JSON libraries take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import pytest
+
+BASES: dict[str, dict[str, Any]] = {
+    "chat/completions": {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+    "completions": {"model": "m", "prompt": "hi"},
+    "responses": {"model": "m", "input": "hi"},
+    "messages": {"model": "m", "max_tokens": 8000, "messages": [{"role": "user", "content": "hi"}]},
+}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"in": value}
+    return value
+
+
+async def post(bench: Any, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {bench.keys['at-1']}"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{bench.url()}/{path}", json=body, headers=headers) as response,
+    ):
+        return response.status, await response.json()
+
+
+DEEP, LARGE = nested(300), 10**30
+CALL = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize("arguments", [{"a": LARGE, "b": -LARGE}, DEEP], ids=["large", "deep"])
+async def test_arguments_of_any_size_and_depth_reach_the_agent_and_come_back(bench, script, fake_sglang, arguments):
+    script([("add", arguments)], "done")
+    await bench.open(response_limit=8000)
+    asked = [{"role": "user", "content": "hi"}]
+    tools = [{"name": "add", "input_schema": {"type": "object"}}]
+    body = BASES["messages"] | {"messages": asked, "tools": tools}
+    status, message = await post(bench, "messages", body)
+    assert status == 200, message
+    assert message["content"][0]["input"] == arguments
+    result = {"type": "tool_result", "tool_use_id": message["content"][0]["id"], "content": "3"}
+    told = [*asked, {"role": "assistant", "content": message["content"]}, {"role": "user", "content": [result]}]
+    assert (await post(bench, "messages", body | {"messages": told}))[0] == 200
+    assert (await bench.prove(fake_sglang)).one_segment(2)
