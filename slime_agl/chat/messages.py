@@ -191,7 +191,7 @@ def _content(content: Any, where: str) -> str:
 
 def shows_images(content: Any) -> bool:
     """Whether a message's content has a part that is an image, in any shape."""
-    return isinstance(content, list) and any(isinstance(p, Mapping) and p.get("type") in IMAGE_TYPES for p in content)
+    return isinstance(content, list) and any(map(_is_image, content))
 
 
 def _parts(content: list[Any], where: str, role: str) -> list[dict[str, str]]:
@@ -199,10 +199,15 @@ def _parts(content: list[Any], where: str, role: str) -> list[dict[str, str]]:
         raise TemplateError(f"{where} is of role {role} and holds an image; images come from users and tools")
     return [
         {"type": "image", "image": _image_url(part, f"{where}.content[{k}]")}
-        if isinstance(part, Mapping) and part.get("type") in IMAGE_TYPES
+        if _is_image(part)
         else {"type": "text", "text": _part(part, f"{where}.content[{k}]")}
         for k, part in enumerate(content)
     ]
+
+
+def _is_image(part: Any) -> bool:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return isinstance(kind, str) and kind in IMAGE_TYPES
 
 
 def _image_url(part: Mapping[str, Any], where: str) -> str:
@@ -223,7 +228,7 @@ def _part(part: Any, where: str) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    text = part.get(TEXT_PARTS[kind]) if kind in TEXT_PARTS else None
+    text = part.get(TEXT_PARTS[kind]) if isinstance(kind, str) and kind in TEXT_PARTS else None
     if not isinstance(text, str):
         raise TemplateError(f"{where} has type {kind!r}; text and images can be shown to the model")
     return text

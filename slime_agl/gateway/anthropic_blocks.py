@@ -58,8 +58,10 @@ def _assistant(blocks: list[Block], where: str) -> Message:
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking") or ""))
         elif kind == "tool_use":
-            function = {"name": block.get("name"), "arguments": block.get("input") or {}}
-            calls.append({"id": block.get("id"), "type": "function", "function": function})
+            if not isinstance(block.get("name"), str) or not isinstance(block.get("id"), str):
+                raise bad_field(place, f"{place} is a tool_use, so it must have an id and a name")
+            function = {"name": block["name"], "arguments": block.get("input") or {}}
+            calls.append({"id": block["id"], "type": "function", "function": function})
         elif kind != "redacted_thinking":
             raise _strange(kind, place)
     message: Message = {"role": "assistant", "content": "".join(texts)}

@@ -74,7 +74,7 @@ class AnthropicMessages:
         request = TurnRequest(
             messages=messages if begun is None else messages[:-1],
             begun=begun,
-            model=body.get("model") or self._model,
+            model=fields.model(body, self._model),
             tools=tools,
             template_kwargs=_thinking_kwargs(thinking) | fields.template_kwargs(body, output.get("effort")),
             max_tokens=limit,

@@ -65,6 +65,7 @@ class ChatCompletions:
         messages = fields.objects(body, "messages")
         if not messages:
             raise bad_field("messages", "messages must be a non-empty list of objects")
+        _check_calls(messages)
         messages, begun = split_begun(body, messages)
         tools, forced = _tools(body)
         if forced and begun is not None:
@@ -77,7 +78,7 @@ class ChatCompletions:
             raise bad_field("top_logprobs", "top_logprobs asks for alternatives of `logprobs`, so send logprobs: true")
         request = TurnRequest(
             messages=messages,
-            model=body.get("model") or self._model,
+            model=fields.model(body, self._model),
             tools=tools,
             template_kwargs=fields.template_kwargs(body, body.get("reasoning_effort")),
             max_tokens=fields.count(body, "max_completion_tokens") or fields.count(body, "max_tokens"),
@@ -123,6 +124,18 @@ def forced_tool(choice: Any, name: Any, tools: list[dict[str, Any]] | None) -> s
         f"tool_choice {choice!r} cannot be met; use 'auto', 'none', 'required', or name one of the tools: "
         f"{', '.join(names) or 'this request has none'}",
     )
+
+
+def _check_calls(messages: list[dict[str, Any]]) -> None:
+    for at, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if calls and not (isinstance(calls, list) and all(map(_is_call, calls))):
+            where = f"messages[{at}].tool_calls"
+            raise bad_field(where, f"{where} must be a list of {{id, type: 'function', function: {{name, arguments}}}}")
+
+
+def _is_call(call: Any) -> bool:
+    return isinstance(call, dict) and isinstance(call.get("id"), str | None)
 
 
 def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:

@@ -54,7 +54,7 @@ class Completions:
                 ],
                 prompt=prompt,
                 add_special_tokens=body.get("add_special_tokens") is not False,
-                model=body.get("model") or self._model,
+                model=fields.model(body, self._model),
                 max_tokens=fields.count(body, "max_tokens") or DEFAULT_MAX_TOKENS,
                 stop=fields.stops(body),
                 stop_ids=fields.ids(body.get("stop_token_ids", []), "stop_token_ids"),

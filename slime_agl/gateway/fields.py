@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from slime_agl.errors import closest
 from slime_agl.gateway.refusal import Refusal, bad_field
 
@@ -22,6 +24,7 @@ SAMPLING = {
     "min_tokens": "min_new_tokens",
     "seed": "sampling_seed",
 }
+LARGEST_ID = 2**31 - 1
 BOOKKEEPING = frozenset(
     {"metadata", "user", "safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention", "store"}
 )
@@ -77,6 +80,14 @@ def count(body: Mapping[str, Any], name: str, *, least: int = 1, most: int | Non
     return value
 
 
+def model(body: Mapping[str, Any], default: str) -> str:
+    """The name of the model; `default` when absent or empty."""
+    name = body.get("model") or default
+    if not isinstance(name, str):
+        raise bad_field("model", f"model must be a text, got {type(name).__name__}")
+    return name
+
+
 def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
     """An object; empty when absent."""
     value = body.get(name)
@@ -108,8 +119,8 @@ def stops(body: Mapping[str, Any], name: str = "stop") -> tuple[str, ...]:
 
 def ids(value: Any, name: str) -> tuple[int, ...]:
     """A list of token ids."""
-    if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
-        raise bad_field(name, f"{name} must be a list of token ids")
+    if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= LARGEST_ID for item in value):
+        raise bad_field(name, f"{name} must be a list of token ids, whole numbers from 0 to {LARGEST_ID}")
     return tuple(value)
 
 
@@ -129,6 +140,10 @@ def sampling(body: Mapping[str, Any]) -> dict[str, float]:
 def template_kwargs(body: Mapping[str, Any], effort: Any = None) -> dict[str, Any]:
     """Variables for the chat template: `chat_template_kwargs`, and the two that have fields of their own."""
     found = dict(mapping(body, "chat_template_kwargs"))
+    try:
+        orjson.dumps(found)
+    except TypeError as error:
+        raise bad_field("chat_template_kwargs", f"chat_template_kwargs are nested too deep: {error}") from error
     if body.get("enable_thinking") is not None:
         found.setdefault("enable_thinking", bool(body["enable_thinking"]))
     if effort is not None:

@@ -55,12 +55,14 @@ class Responses:
             messages.insert(0, {"role": "system", "content": instructions})
         if not messages:
             raise bad_field("input", "input must be a text or a non-empty list of items")
-        include = body.get("include") or ()
+        include = body.get("include") or []
+        if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
+            raise bad_field("include", "include must be a list of names")
         alternatives = fields.count(body, "top_logprobs", least=0, most=MOST_ALTERNATIVES)
         tools, forced = _tools(body)
         request = TurnRequest(
             messages=messages,
-            model=body.get("model") or self._model,
+            model=fields.model(body, self._model),
             tools=tools,
             template_kwargs=fields.template_kwargs(body, fields.mapping(body, "reasoning").get("effort")),
             max_tokens=fields.count(body, "max_output_tokens"),

@@ -49,3 +49,34 @@ async def test_arguments_of_any_size_and_depth_reach_the_agent_and_come_back(ben
     told = [*asked, {"role": "assistant", "content": message["content"]}, {"role": "user", "content": [result]}]
     assert (await post(bench, "messages", body | {"messages": told}))[0] == 200
     assert (await bench.prove(fake_sglang)).one_segment(2)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        *((path, {"model": 5}, "model") for path in BASES),
+        *((path, {"chat_template_kwargs": DEEP}, "chat_template_kwargs") for path in BASES if path != "completions"),
+        ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls"),
+        ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [CALL, "x"]}]}, "messages[0].tool_calls"),
+        ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": CALL}]}, "messages[0].tool_calls"),
+        ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [CALL | {"id": []}]}]}, "messages[0].tool_calls"),
+        ("chat/completions", {"messages": [{"role": "user", "content": [{"type": {}}]}]}, "messages"),
+        ("chat/completions", {"stop_token_ids": [2**40]}, "stop_token_ids"),
+        ("completions", {"prompt": [1, 2**31]}, "prompt"),
+        ("responses", {"include": 5}, "include"),
+        ("responses", {"include": [[]]}, "include"),
+        ("messages", {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": [], "name": "a"}]}]},
+         "messages[0].content[0]"),
+    ],
+)  # fmt: skip
+async def test_what_has_the_wrong_type_is_refused_by_name(bench, fake_sglang, path, body, param):
+    await bench.open()
+    for _ in range(2):  # the second time there is a turn that the messages are held against
+        status, answer = await post(bench, path, BASES[path] | body)
+        assert status == 400, answer
+        if path == "messages":
+            assert param in answer["error"]["message"]
+        else:
+            assert answer["error"]["param"] == param
+        fake_sglang.say("hello")
+        assert (await post(bench, path, BASES[path]))[0] == 200
