@@ -28,6 +28,7 @@ from slime_agl.gateway.sessions import Sessions
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 10.0
+CLIENT_GONE = 499
 LARGEST_BODY = 512 * 1024 * 1024
 ATTEMPT = "/rollout/{rollout_id}/attempt/{attempt_id}"
 # Anthropic's clients put /v1 behind their base URL, also behind one that ends in /v1 already.
@@ -75,9 +76,9 @@ class _Surface:
             refusal = error
         except web.HTTPException as error:
             refusal = Refusal(error.status, f"{request.method} {request.path}: {error.reason}", type="not_found_error")
-        except (asyncio.CancelledError, ConnectionResetError):
-            # The client is gone; its call waits for a retry.
-            raise
+        except ConnectionResetError:
+            # The client is gone; its call waits for a retry. The server finds out by itself and says nothing.
+            return web.Response(status=CLIENT_GONE)
         except Exception as error:
             # The last boundary before the agent: it gets a 500 it should not repeat, we get the traceback.
             logger.exception("a request to %s failed", request.path)

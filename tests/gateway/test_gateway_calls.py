@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import aiohttp
+import httpx
 import openai
 import pytest
+from aiohttp import web
 
 from slime_agl.errors import ConfigError, EngineUnavailable, SlimeAglError
 from slime_agl.trace.segments import segments
@@ -125,6 +128,27 @@ async def test_a_retry_joins_the_call_whose_client_vanished(bench, fake_sglang):
     left = await bench.seal()
     assert len(fake_sglang.requests) == len(left.ledger.turns) == 1
     assert left.ledger.turns[0].untrained == ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_vanishes_while_it_is_answered_is_no_error(bench, fake_sglang, monkeypatch, caplog, stream):
+    write_eof, vanished = web.StreamResponse.write_eof, False
+
+    async def vanish(response: web.StreamResponse, *rest: Any) -> None:
+        nonlocal vanished
+        if not vanished and response._req.path.startswith("/rollout"):
+            vanished = True
+            response._req.transport.abort()
+        await write_eof(response, *rest)
+
+    monkeypatch.setattr(web.StreamResponse, "write_eof", vanish)
+    fake_sglang.say("once")
+    client = await bench.open()
+    with contextlib.suppress(openai.APIConnectionError, httpx.RemoteProtocolError):
+        async for _ in await say(client, stream=stream):
+            pass
+    assert (await say(client, stream=stream)) and len(fake_sglang.requests) == 1
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_a_marked_retry_gets_the_committed_answer_again(bench, fake_sglang):
