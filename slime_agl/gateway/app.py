@@ -79,10 +79,8 @@ class _Surface:
         except ConnectionResetError:
             # The client is gone; its call waits for a retry. The server finds out by itself and says nothing.
             return web.Response(status=CLIENT_GONE)
-        except Exception as error:
-            # The last boundary before the agent: it gets a 500 it should not repeat, we get the traceback.
-            logger.exception("a request to %s failed", request.path)
-            refusal = Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
+        except Exception as error:  # the last boundary before the agent
+            refusal = _failed(request, error)
         dialect = self._anthropic if _is_anthropic(request) else self._openai
         # The OpenAI and Anthropic clients obey x-should-retry; without it they repeat every 409 and 5xx.
         headers = {"x-should-retry": "true" if refusal.retry else "false"}
@@ -167,10 +165,10 @@ async def _stream(
     try:
         answers = call.task.result()
         _still_wanted(session, call)
-    except Refusal as refusal:
+    except Exception as error:  # `errors` words it, unless the stream has begun: then it ends with an event
         if not response.prepared:
             raise
-        await response.write(dialect.error_event(refusal))
+        await response.write(dialect.error_event(error if isinstance(error, Refusal) else _failed(request, error)))
         return response
     events = b"".join(exchange.events(answers))
     if not response.prepared:
@@ -179,6 +177,12 @@ async def _stream(
     await response.write_eof()
     call.settle()
     return response
+
+
+def _failed(request: web.Request, error: Exception) -> Refusal:
+    """A 500 that the agent should not repeat; we get the traceback."""
+    logger.error("a request to %s failed", request.path, exc_info=error)
+    return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
 
 
 def _parsed(raw: bytes) -> Any:

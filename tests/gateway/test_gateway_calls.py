@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import Any
 
 import aiohttp
@@ -225,6 +226,24 @@ async def test_an_engine_that_saw_other_tokens_breaks_the_session(bench, fake_sg
     with pytest.raises(openai.InternalServerError, match="was shown 3 tokens, but it was sent"):
         await say(client)
     assert "shown 3 tokens" in str((await bench.seal()).broken)
+
+
+async def test_a_stream_that_breaks_after_it_began_ends_with_an_error_event(bench, fake_sglang, monkeypatch, caplog):
+    monkeypatch.setattr("slime_agl.gateway.app.KEEP_ALIVE_SECONDS", 0.001)
+    fake_sglang.say("x", meta={"prompt_tokens": 3}).hold()
+    await bench.open()
+    body = {"model": "m", "messages": ASK, "stream": True}
+    headers = {"Authorization": f"Bearer {bench.keys['at-1']}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{bench.url()}/chat/completions", json=body) as response,
+    ):
+        assert (await response.content.readline()).startswith(b":")
+        fake_sglang.release()
+        last = (await response.read()).split(b"\n\n")[-2].strip()
+    error = json.loads(last.removeprefix(b"data: "))["error"]
+    assert error["code"] == "gateway_error" and "shown 3 tokens" in error["message"]
+    assert "InvariantError" in caplog.text
 
 
 async def test_a_taken_port_is_a_clear_error(make_bench):
