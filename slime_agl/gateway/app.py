@@ -58,12 +58,12 @@ def build_app(sessions: Sessions, renderer: Renderer, model: str) -> web.Applica
 class _Surface:
     def __init__(self, sessions: Sessions, renderer: Renderer, model: str) -> None:
         self._sessions, self._models = sessions, Models(model)
-        self._openai = ChatCompletions(model, renderer.decode)
+        self._openai = ChatCompletions(model, renderer.token_bytes)
         self._anthropic = AnthropicMessages(model)
         self.dialects: dict[str, Dialect] = {
             "/chat/completions": self._openai,
             "/completions": Completions(model, renderer.decode),
-            "/responses": Responses(model, renderer.decode),
+            "/responses": Responses(model, renderer.token_bytes),
             "/messages": self._anthropic,
         }
 

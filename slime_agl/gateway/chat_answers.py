@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from slime_agl.chat.messages import wire_message
-from slime_agl.gateway.logprobs import chat_logprobs
+from slime_agl.gateway.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocol import event
 from slime_agl.gateway.request import Answer, TurnRequest, Usage
 from slime_agl.trace.turn import LENGTH
@@ -20,7 +20,7 @@ class ChatExchange:
     """One request. include_usage: in the last event of a stream. logprobs: of every sampled token."""
 
     request: TurnRequest
-    decode: Callable[[list[int]], str]
+    token_bytes: TokenBytes
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
@@ -67,7 +67,7 @@ class ChatExchange:
         return head
 
     def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
-        return {"content": chat_logprobs(answer.turn, self.decode)} if self.logprobs else None
+        return {"content": chat_logprobs(answer.turn, self.token_bytes)} if self.logprobs else None
 
     def _ids(self, answer: Answer) -> dict[str, Any]:
         return {"token_ids": answer.turn.output_ids().tolist()} if self.request.return_ids else {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from slime_agl.gateway import fields
 from slime_agl.gateway.begun import split_begun
 from slime_agl.gateway.chat_answers import ChatExchange
+from slime_agl.gateway.logprobs import TokenBytes
 from slime_agl.gateway.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
 from slime_agl.gateway.request import ANY_TOOL, TurnRequest
@@ -55,10 +56,10 @@ FIELDS = fields.Table(
 
 
 class ChatCompletions:
-    """The dialect. model: the name used when a request gives none. decode: ids to text, for logprobs."""
+    """The dialect. model: the name used when a request gives none. token_bytes: the bytes of each id, for logprobs."""
 
-    def __init__(self, model: str, decode: Callable[[list[int]], str]) -> None:
-        self._model, self._decode = model, decode
+    def __init__(self, model: str, token_bytes: TokenBytes) -> None:
+        self._model, self._token_bytes = model, token_bytes
 
     def read(self, body: Any, session: Session) -> ChatExchange:
         body = FIELDS.check(body)
@@ -95,7 +96,7 @@ class ChatCompletions:
         )
         return ChatExchange(
             request=request,
-            decode=self._decode,
+            token_bytes=self._token_bytes,
             stream=bool(body.get("stream")),
             include_usage=bool(options.get("include_usage")),
             logprobs=bool(body.get("logprobs")),

@@ -8,16 +8,18 @@ from typing import Any
 from slime_agl.trace.turn import Turn
 
 Decode = Callable[[list[int]], str]
+TokenBytes = Callable[[list[int]], list[bytes]]
 
 
-def chat_logprobs(turn: Turn, decode: Decode) -> list[dict[str, Any]]:
-    """Entries of `logprobs.content`; the Responses protocol takes the same."""
-    entries = []
-    tokens = zip(turn.output_ids(), turn.output_logprobs(), _alternatives(turn), strict=True)
-    for token, logprob, others in tokens:
-        alternatives = [_entry(decode([other]), value) for value, other, *_ in others]
-        entries.append(_entry(decode([token]), logprob) | {"top_logprobs": alternatives})
-    return entries
+def chat_logprobs(turn: Turn, token_bytes: TokenBytes) -> list[dict[str, Any]]:
+    """Entries of `logprobs.content`; the Responses protocol takes the same. A token may hold part of a character."""
+    ids, alternatives = turn.output_ids().tolist(), list(_alternatives(turn))
+    known = list({*ids, *(other for others in alternatives for _, other, *_ in others)})
+    spelt = dict(zip(known, token_bytes(known), strict=True))
+    return [
+        _entry(spelt[token], logprob) | {"top_logprobs": [_entry(spelt[other], value) for value, other, *_ in others]}
+        for token, logprob, others in zip(ids, turn.output_logprobs(), alternatives, strict=True)
+    ]
 
 
 def completion_logprobs(turn: Turn, decode: Decode, offset: int) -> dict[str, Any]:
@@ -36,8 +38,8 @@ def completion_logprobs(turn: Turn, decode: Decode, offset: int) -> dict[str, An
     }
 
 
-def _entry(text: str, logprob: float) -> dict[str, Any]:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+def _entry(raw: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": raw.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(raw)}
 
 
 def _alternatives(turn: Turn) -> Iterator[list[Any]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from slime_agl.gateway import fields
 from slime_agl.gateway.chat_completions import MOST_ALTERNATIVES, forced_tool
+from slime_agl.gateway.logprobs import TokenBytes
 from slime_agl.gateway.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
 from slime_agl.gateway.request import Answer, TurnRequest, Usage
@@ -38,10 +39,10 @@ FIELDS = fields.Table(
 
 
 class Responses:
-    """The dialect. model: the name used when a request gives none. decode: ids to text, for logprobs."""
+    """The dialect. model: the name used when a request gives none. token_bytes: the bytes of each id, for logprobs."""
 
-    def __init__(self, model: str, decode: Callable[[list[int]], str]) -> None:
-        self._model, self._decode = model, decode
+    def __init__(self, model: str, token_bytes: TokenBytes) -> None:
+        self._model, self._token_bytes = model, token_bytes
 
     def read(self, body: Any, session: Session) -> ResponseExchange:
         body = FIELDS.check(body)
@@ -80,7 +81,7 @@ class Responses:
             previous=previous,
             store=None if body.get("store") is False else session.stored,
             stream=bool(body.get("stream")),
-            decode=self._decode if LOGPROBS in include else None,
+            token_bytes=self._token_bytes if LOGPROBS in include else None,
             sealed_reasoning=SEALED_REASONING in include,
         )
 
@@ -103,7 +104,7 @@ class ResponseExchange:
     previous: StoredResponse | None
     store: StoredResponses | None
     stream: bool
-    decode: Callable[[list[int]], str] | None
+    token_bytes: TokenBytes | None
     sealed_reasoning: bool
 
     @property
@@ -113,7 +114,7 @@ class ResponseExchange:
     def body(self, answers: list[Answer]) -> dict[str, Any]:
         """The response object; it is stored, unless the agent keeps its state itself."""
         (answer,) = answers
-        output = items_of(answer, decode=self.decode, sealed_reasoning=self.sealed_reasoning)
+        output = items_of(answer, token_bytes=self.token_bytes, sealed_reasoning=self.sealed_reasoning)
         cut = answer.turn.finish == LENGTH and not answer.reply.tool_calls
         body = {
             "id": answer.turn.turn_id,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from slime_agl.gateway.logprobs import chat_logprobs
+from slime_agl.gateway.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.refusal import bad_field
 from slime_agl.gateway.request import Answer
 from slime_agl.gateway.stored import Item
@@ -106,10 +106,10 @@ class _Telling:
         self.messages.append(message)
 
 
-def items_of(answer: Answer, *, decode: Callable[[list[int]], str] | None, sealed_reasoning: bool) -> list[Item]:
+def items_of(answer: Answer, *, token_bytes: TokenBytes | None, sealed_reasoning: bool) -> list[Item]:
     """The output items of an answer: reasoning, text, calls. Asked again, they are the same.
 
-    decode: ids to text when logprobs are wanted. sealed_reasoning: the agent keeps no state here and
+    token_bytes: the bytes of each id, when logprobs are wanted. sealed_reasoning: the agent keeps no state here and
     wants something to hand back; it names the turn.
     """
     reply, name = answer.reply, answer.turn.turn_id.removeprefix("resp_")
@@ -121,7 +121,7 @@ def items_of(answer: Answer, *, decode: Callable[[list[int]], str] | None, seale
         items.append({"id": f"rs_{name}", "type": "reasoning", "summary": [], "content": content,
                       "encrypted_content": sealed, "status": "completed"})  # fmt: skip
     if reply.text or not reply.tool_calls:
-        logprobs = chat_logprobs(answer.turn, decode) if decode else []
+        logprobs = chat_logprobs(answer.turn, token_bytes) if token_bytes else []
         part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": logprobs}
         items.append({"id": f"msg_{name}", "type": "message", "role": "assistant", "content": [part],
                       "status": "incomplete" if cut else "completed"})  # fmt: skip

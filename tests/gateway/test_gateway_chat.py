@@ -84,6 +84,15 @@ async def test_logprobs_are_the_engines(bench, fake_sglang):
     assert [entry.logprob for entry in entries] == list(fake_sglang.answers[0].logprobs)
 
 
+async def test_the_bytes_of_tokens_that_hold_part_of_a_character_make_it_up(bench, fake_sglang):
+    fake_sglang.say("so 😀")
+    client = await bench.open()
+    answer = await client.chat.completions.create(model="m", messages=ASK, logprobs=True)
+    entries = answer.choices[0].logprobs.content
+    assert bytes(byte for entry in entries for byte in entry.bytes).decode() == "so 😀<|im_end|>"
+    assert any(entry.token == "\ufffd" for entry in entries)
+
+
 @pytest.mark.parametrize(
     "field, value",
     [
