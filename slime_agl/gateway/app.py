@@ -75,7 +75,8 @@ class _Surface:
         except Refusal as error:
             refusal = error
         except web.HTTPException as error:
-            refusal = Refusal(error.status, f"{request.method} {request.path}: {error.reason}", type="not_found_error")
+            kind = "not_found_error" if error.status == 404 else "invalid_request_error"
+            refusal = Refusal(error.status, f"{request.method} {request.path}: {error.reason}", type=kind)
         except ConnectionResetError:
             # The client is gone; its call waits for a retry. The server finds out by itself and says nothing.
             return web.Response(status=CLIENT_GONE)
@@ -91,7 +92,7 @@ class _Surface:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             session = self._enter(request)
-            raw = await request.read()
+            raw = await _body(request)
             exchange = dialect.read(_parsed(raw), session)
             if session.sealed:
                 self._enter(request)
@@ -115,7 +116,7 @@ class _Surface:
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         session = self._enter(request)
-        asked = self._anthropic.read_count(_parsed(await request.read()))
+        asked = self._anthropic.read_count(_parsed(await _body(request)))
         return _json({"input_tokens": await self._sessions.count(session, asked)})
 
     async def response(self, request: web.Request) -> web.Response:
@@ -183,6 +184,13 @@ def _failed(request: web.Request, error: Exception) -> Refusal:
     """A 500 that the agent should not repeat; we get the traceback."""
     logger.error("a request to %s failed", request.path, exc_info=error)
     return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:
+        raise Refusal(400, f"the request body cannot be read: {error}") from error
 
 
 def _parsed(raw: bytes) -> Any:

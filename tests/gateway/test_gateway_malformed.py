@@ -52,6 +52,28 @@ async def test_arguments_of_any_size_and_depth_reach_the_agent_and_come_back(ben
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [("GET", "responses", 405, "invalid_request_error"), ("POST", "nothing", 404, "not_found_error")],
+)
+async def test_addresses_and_methods_that_are_not_served_are_told_apart(bench, method, path, status, kind):
+    await bench.open()
+    async with aiohttp.ClientSession() as http, http.request(method, f"{bench.url()}/{path}") as response:
+        assert (response.status, (await response.json())["error"]["type"]) == (status, kind)
+
+
+@pytest.mark.parametrize("path", BASES)
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity"])
+async def test_a_body_that_is_not_what_it_says_is_refused(bench, path, encoding):
+    await bench.open()
+    headers = {"Content-Encoding": encoding, "Authorization": f"Bearer {bench.keys['at-1']}"}
+    async with (
+        aiohttp.ClientSession(skip_auto_headers=["Content-Encoding"]) as http,
+        http.post(f"{bench.url()}/{path}", data=b"no such thing", headers=headers) as response,
+    ):
+        assert response.status == 400, await response.text()
+
+
+@pytest.mark.parametrize(
     ("path", "body", "param"),
     [
         *((path, {"model": 5}, "model") for path in BASES),
