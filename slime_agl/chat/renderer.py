@@ -98,10 +98,12 @@ class Renderer:
                 **variables,
             )
         except Exception as error:  # a template is a program of its own and may raise anything
+            images = len(images_of(messages))
+            hint = f"; they show {images} images, and this template seems to take text only" if images else ""
             roles = ", ".join(str(message.get("role")) for message in messages[-4:])
             raise TemplateError(
                 f"the chat template refuses {len(messages)} messages (last roles: {roles}): "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {error}{hint}"
             ) from error
 
     def prompt_ids(

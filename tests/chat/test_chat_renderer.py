@@ -11,6 +11,7 @@ import pytest
 from slime_agl.chat.loader import _close_turns
 from slime_agl.chat.renderer import Renderer, load_tokenizer, stop_ids_of
 from slime_agl.errors import TemplateError
+from slime_agl.testing.tokenizer import tiny_tokenizer
 
 USER = {"role": "user", "content": "hi"}
 CALLED = [
@@ -41,6 +42,12 @@ def test_template_variables_of_a_call_go_over_those_of_the_renderer(renderers: C
 def test_what_a_template_refuses_is_told_in_its_own_words(renderers: Callable[..., Renderer]) -> None:
     with pytest.raises(TemplateError, match="refuses 2 messages .*roles must alternate"):
         renderers("strict").render([USER, USER], None)
+
+
+def test_a_template_that_takes_text_only_says_that_it_was_given_an_image() -> None:
+    image = {"role": "user", "content": [{"type": "image", "image": "data:image/png;base64,QUJD"}]}
+    with pytest.raises(TemplateError, match="they show 1 images, and this template seems to take text only"):
+        Renderer(tiny_tokenizer()).render([image], None)
 
 
 def test_a_tokenizer_without_template_says_what_to_do(chatml: Renderer) -> None:
