@@ -52,7 +52,7 @@ def test_every_failure_has_its_own_policy_and_one_without_tokens_is_masked():
         ({"agent": "a.b", "gateway": {"public_url": "box:80"}}, "must start with http"),
         ({"agent": "a.b", "gateway": 3}, "agl.gateway must be a mapping"),
         ({"agent": "a.b", "task": {"question": 1}}, "a mapping of strings to strings"),
-        ({"agent": "a.b", "failure": "mush"}, "Did you mean 'mask'?"),
+        ({"agent": "a.b", "failure": "maks"}, "Did you mean 'mask'?"),
         ({"agent": 3}, "agl.agent is 3 (int), it must be a string"),
     ],
 )

@@ -22,6 +22,8 @@ import uvloop
 from bench.pinned import pin
 
 ECHO = {"role": "assistant", "content": "Let me look."}
+# Every message of a run is one that no subject has seen before.
+NUMBERS = itertools.count()
 
 
 class Connection(asyncio.Protocol):
@@ -76,7 +78,6 @@ class Load:
     def __init__(self, material: dict[str, Any], command: dict[str, Any]) -> None:
         self._command = command
         self._texts = itertools.cycle(material["texts"][str(command["length"])])
-        self._numbers = itertools.count()
         self._tail = b'],"model":"policy","tools":' + orjson.dumps(material["tools"]) + b"}"
         self._system = orjson.dumps(material["system"])
         self._result = Result()
@@ -114,7 +115,7 @@ class Load:
             messages += b"," + orjson.dumps(message)
 
     def _next(self, asks: list[str] | None) -> list[dict[str, Any]]:
-        text = f"{next(self._numbers)} {next(self._texts)}"
+        text = f"{next(NUMBERS)} {next(self._texts)}"
         if not asks:
             return [{"role": "user", "content": text}]
         return [{"role": "tool", "tool_call_id": call, "content": text} for call in asks]

