@@ -72,10 +72,7 @@ class Script:
         return any(turn.index not in self.released and _needed(turn) for turn in self.ledger.turns[:index])
 
     def _add(self, turn: Turn) -> None:
-        ids = array("i") if turn.parent is None else self.ledger.held(turn.parent)
-        ids = ids + turn.new_ids
-        own = turn.media.images if turn.media is not None else ()
-        images = (*self.ledger.images(turn.parent), *own)
+        ids, images = self.ledger.shown(turn.index), self.ledger.images(turn.index)
         parts = [part for part in turn.parts if not _empty(part)] or list(turn.parts[-1:])
         for at, part in enumerate(parts):
             piece = Piece(turn, part, not any(len(later.ids) for later in parts[at + 1 :]))

@@ -257,7 +257,7 @@ class TurnMaker:
             session.last_text = reply.text
             session.counters["ill_formed_replies"] += reply.ill_formed
         self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, session.ledger)
-        shown = session.ledger.held(turn.index)[: prompt.length] if request.return_ids else None
+        shown = session.ledger.shown(turn.index) if request.return_ids else None
         return Answer(turn, without_begun(reply, request.begun or ""), prompt.length, shown)
 
     def _commit_dropped(

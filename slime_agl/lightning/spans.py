@@ -124,15 +124,13 @@ def turn_span(turn: Turn, ledger: Ledger, *, tokens: bool, trace_id: str | None 
 
 
 def _token_attributes(turn: Turn, ledger: Ledger) -> dict[str, str | Sequence[int]]:
-    prompt = list(ledger.held(turn.parent)) if turn.parent is not None else []
-    prompt.extend(turn.new_ids)
     output = turn.output_ids()
     logprobs = [
         {"token": f"token_id:{token}", "logprob": logprob}
         for token, logprob in zip(output, turn.output_logprobs(), strict=True)
     ]
     return {
-        "prompt_token_ids": prompt,
+        "prompt_token_ids": list(ledger.shown(turn.index)),
         "response_token_ids": list(output),
         "logprobs.content": json.dumps(logprobs),
         "gen_ai.completion.0.role": "assistant",

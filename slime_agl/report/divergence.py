@@ -54,7 +54,7 @@ def unrecorded(ledger: Ledger, prompt: Unrecorded, texts: Texts) -> Divergence:
     """
     asked, attempt, given = prompt.ids, prompt.attempt, prompt.given
     for turn in ledger.turns:
-        if _prompt(ledger, turn) == asked:
+        if ledger.shown(turn.index) == asked:
             return _asked_again(ledger, turn, prompt)
     parent = _parent(ledger, asked)
     base = array("i") if parent is None else ledger.held(parent)
@@ -62,8 +62,8 @@ def unrecorded(ledger: Ledger, prompt: Unrecorded, texts: Texts) -> Divergence:
     if not children:
         return _more(ledger, parent, base, asked, texts, attempt)
     # Of equally near ones the one that is still to come was meant.
-    nearest = max(children, key=lambda turn: (_common(_prompt(ledger, turn), asked), turn.index not in given))
-    there_ids = _prompt(ledger, nearest)
+    nearest = max(children, key=lambda turn: (_common(ledger.shown(turn.index), asked), turn.index not in given))
+    there_ids = ledger.shown(nearest.index)
     token = _common(there_ids, asked)
     there, here = _at(there_ids, token, texts), _at(asked, token, texts)
     words = (
@@ -87,8 +87,7 @@ def ended_early(ledger: Ledger, missing: Sequence[Turn], texts: Texts, *, attemp
 
 def _asked_again(ledger: Ledger, turn: Turn, prompt: Unrecorded) -> Divergence:
     """A prompt with the very ids of a recorded one."""
-    own = turn.media.images if turn.media is not None else ()
-    if prompt.images != (*ledger.images(turn.parent), *own):
+    if prompt.images != ledger.images(turn.index):
         words = f"turn {turn.index}: the prompt has the recorded tokens, but shows other images"
         return Divergence("images", prompt.attempt, turn.index, words)
     words = f"the prompt of turn {turn.index} was asked once more than when it was recorded"
@@ -102,10 +101,6 @@ def _more(
     after = f"after turn {parent}, where the record ends" if parent is not None else "and the record has no turn"
     words = f"the agent asked for more: it went on {after} ({len(ledger.turns)} turns recorded)"
     return Divergence("more", attempt, parent, words, len(base), None, _at(asked, len(base), texts), diff)
-
-
-def _prompt(ledger: Ledger, turn: Turn) -> array:
-    return turn.new_ids if turn.parent is None else ledger.held(turn.parent) + turn.new_ids
 
 
 def _parent(ledger: Ledger, asked: array) -> int | None:

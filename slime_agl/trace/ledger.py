@@ -78,6 +78,11 @@ class Ledger:
                 ids.extend(part.ids)
         return ids
 
+    def shown(self, index: int) -> array:
+        """The exact ids that the engine was shown for turn `index`: `held` without what it answered."""
+        turn = self.turns[index]
+        return (array("i") if turn.parent is None else self.held(turn.parent)) + turn.new_ids
+
     def leaves(self) -> Iterator[int]:
         """Indices of turns that nothing continues, in commit order."""
         return (turn.index for turn in self.turns if turn.index not in self._children)
