@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from slime_agl.cli.check_rows import look_at_rows
+from slime_agl.cli.settings import read_settings
 from slime_agl.cli.waiting import waiting
 from slime_agl.errors import AgentError, ConfigError, InvariantError
 from slime_agl.host import default_args
@@ -76,12 +75,7 @@ def _run(args: Namespace, local: LocalStack | None, temperature: float) -> list[
 
 
 def _section(config: Path | None) -> dict[str, Any]:
-    if config is None:
-        return {}
-    try:
-        section = (yaml.safe_load(config.read_text(encoding="utf-8")) or {}).get("agl") or {}
-    except (yaml.YAMLError, AttributeError) as error:
-        raise ConfigError(f"{config} is no YAML mapping: {error}") from error
+    section = read_settings(config).get("agl") or {}
     if not isinstance(section, dict):
         raise ConfigError(f"{config}: agl must be a mapping of keys to values, got {type(section).__name__}")
     return section

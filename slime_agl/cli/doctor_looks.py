@@ -18,6 +18,7 @@ from slime_agl import __version__
 from slime_agl.chat.audit import audit
 from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer, load_tokenizer, stop_ids_of
+from slime_agl.cli.address import require_bindable
 from slime_agl.config import Config
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError, SlimeAglError
@@ -148,17 +149,11 @@ def _config(path: Path) -> Iterator[Finding]:
 
 
 def _bindable(config: Config) -> str:
-    family = socket.AF_INET6 if ":" in config.gateway.host else socket.AF_INET
-    try:
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((config.gateway.host, config.gateway.port))
-            return f"{config.gateway.host}:{config.gateway.port or 'any free port'} can be bound"
-    except OSError as error:
-        raise ConfigError(
-            f"{config.gateway.host}:{config.gateway.port} cannot be bound ({error.strerror}); "
-            "set agl.gateway.port to 0 or to a free port, agl.gateway.host to an address of this machine"
-        ) from error
+    host, port = config.gateway.host, config.gateway.port
+    require_bindable(
+        host, port, "set agl.gateway.port to 0 or to a free port, agl.gateway.host to an address of this machine"
+    )
+    return f"{host}:{port or 'any free port'} can be bound"
 
 
 def _writable(directory: str | None) -> str:

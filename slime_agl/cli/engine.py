@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 
 import click
 
+from slime_agl.cli.address import require_bindable
 from slime_agl.cli.waiting import waiting
-from slime_agl.errors import ConfigError
 
 
 @click.command()
@@ -37,26 +36,11 @@ def engine(model: str, host: str, port: int, max_running: int, seed: int, thread
         from slime_agl.local.model import use_threads
         from slime_agl.local.transformers_backend import load_backend
 
-        _bind(host, port)
+        # Found out before the model is loaded, which takes long.
+        require_bindable(host, port, "give a free port with --port, or 0 to take any")
         use_threads(threads)
         server = EngineServer(load_backend(model, max_running=max_running, seed=seed), host, port, name=model)
     asyncio.run(_serve(server))
-
-
-def _bind(host: str, port: int) -> None:
-    """Find out before the model is loaded, which takes long.
-
-    Raises:
-        ConfigError: the address cannot be bound.
-    """
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:
-        raise ConfigError(
-            f"{host}:{port} cannot be bound ({error.strerror}); give a free port with --port, or 0 to take any"
-        ) from error
 
 
 async def _serve(server: object) -> None:

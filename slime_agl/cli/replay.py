@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-import yaml
 
 from slime_agl.cli.names import is_called
+from slime_agl.cli.settings import read_settings
 from slime_agl.cli.waiting import waiting
-from slime_agl.errors import ConfigError, RecordError, closest
+from slime_agl.errors import RecordError, closest
 
 if TYPE_CHECKING:
     from slime_agl.cli.replay_run import Instead, Pair
@@ -61,7 +61,7 @@ def replay(
         from slime_agl.cli.replay_view import show_replayed
 
     pairs = _chosen(run, names, step, failed)
-    outcomes = _replayed(pairs, Instead(**options, arguments=_settings(config)))
+    outcomes = _replayed(pairs, Instead(**options, arguments=read_settings(config)))
     if as_json:
         for outcome in outcomes:
             sys.stdout.write(orjson.dumps(outcome.as_dict()).decode() + "\n")
@@ -134,15 +134,3 @@ def _each_failure_told_once() -> Iterator[None]:
         yield
     finally:
         log.disabled = was
-
-
-def _settings(config: Path | None) -> dict[str, Any]:
-    if config is None:
-        return {}
-    try:
-        settings = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{config} is no YAML: {error}") from error
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{config} holds a {type(settings).__name__}, a mapping was expected")
-    return settings
