@@ -10,6 +10,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.framing import Framing
 from bench.pinned import pin
 
 MODEL_INFO = b'{"model_path": "bench", "weight_version": "1"}'
@@ -27,32 +28,14 @@ def canned(ids: list[int]) -> tuple[bytes, bytes]:
     return before.encode(), b"}" + after.encode()
 
 
-class EngineProtocol(asyncio.Protocol):
-    """HTTP/1.1 with keep-alive, one request at a time on a connection."""
+class EngineProtocol(Framing):
+    """The engine's side of a connection."""
 
     def __init__(self, answers: itertools.cycle) -> None:
+        super().__init__()
         self._answers = answers
-        self._buffer = bytearray()
-        self._wanted = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if not self._wanted:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            head = bytes(self._buffer[:end]).lower()
-            at = head.find(b"content-length:")
-            self._wanted = end + 4 + (int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0)
-        if len(self._buffer) >= self._wanted:
-            self._answer(self._buffer)
-            self._buffer.clear()
-            self._wanted = 0
-
-    def _answer(self, request: bytearray) -> None:
+    def received(self, request: bytearray) -> None:
         if request.startswith(b"POST /generate"):
             start = request.find(b"input_ids")
             shown = request.count(b",", start, request.find(b"]", start)) + 1 if start >= 0 else 0

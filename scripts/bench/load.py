@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 import uvloop
 
+from bench.framing import Framing
 from bench.pinned import pin
 
 ECHO = {"role": "assistant", "content": "Let me look."}
@@ -26,34 +27,19 @@ ECHO = {"role": "assistant", "content": "Let me look."}
 NUMBERS = itertools.count()
 
 
-class Connection(asyncio.Protocol):
+class Connection(Framing):
     """Posts one body at a time and returns status and body of the answer."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._wanted = 0
+        super().__init__()
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error or ConnectionResetError("closed before its answer"))
 
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if not self._wanted:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            head = bytes(self._buffer[:end]).lower()
-            at = head.find(b"content-length:") + 15
-            self._wanted = end + 4 + int(head[at:].split(b"\r\n", 1)[0])
-        if len(self._buffer) >= self._wanted:
-            raw, self._wanted = bytes(self._buffer), 0
-            self._buffer.clear()
-            self._answer.set_result((int(raw[9:12]), raw[raw.find(b"\r\n\r\n") + 4 :]))
+    def received(self, message: bytearray) -> None:
+        self._answer.set_result((int(message[9:12]), bytes(message[message.find(b"\r\n\r\n") + 4 :])))
 
     def post(self, head: bytes, body: bytes) -> asyncio.Future[tuple[int, bytes]]:
         self._answer = asyncio.get_running_loop().create_future()
