@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import nullcontext
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -56,7 +57,7 @@ class Connections:
     """
 
     def __init__(self, limit: int = 0) -> None:
-        self._room = asyncio.Semaphore(limit) if limit else None
+        self._room = asyncio.Semaphore(limit) if limit else nullcontext()
         self._origins: dict[str, _Origin] = {}
         self._open: set[_Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -68,8 +69,6 @@ class Connections:
             NotConnected: nothing was sent.
             ConnectionBroke: something was.
         """
-        if self._room is None:
-            return await self._post(url, body, headers or {})
         async with self._room:
             return await self._post(url, body, headers or {})
 
