@@ -28,12 +28,15 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="print the copy for the README")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of interleaved runs; medians are shown")
     parser.add_argument("--only", choices=["ours", "empty", "rerender"], action="append", help="measure only these")
+    parser.add_argument("--other", type=Path, metavar="DIR", help="measure another checkout of this project beside it")
     options = parser.parse_args()
     scale = QUICK if options.quick else THOROUGH
     with tempfile.TemporaryDirectory(prefix="slime-agl-bench-") as folder:
         material = write_material(Path(folder), SOURCES, small=options.quick)
         subjects = options.only or ["ours", "rerender", "empty"]
-        figures: dict[str, Figures] = measure(material, subjects, scale, 1 if options.quick else options.rounds)
+        figures: dict[str, Figures] = measure(
+            material, subjects, scale, 1 if options.quick else options.rounds, options.other
+        )
     print((markdown if options.markdown else table)(figures))
 
 

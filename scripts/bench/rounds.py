@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -56,10 +57,12 @@ class Figures:
 class Process:
     """A child that answers each line of JSON on its standard input with one on its standard output."""
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(self, module: str, *arguments: str, checkout: Path | None = None) -> None:
+        path = {} if checkout is None else {"PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'scripts'}"}
         self._child = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=checkout, env={**os.environ, **path},
+        )  # fmt: skip
         self.hello: Any = self._read()
 
     def ask(self, **command: Any) -> Any:
@@ -80,19 +83,26 @@ class Process:
         return json.loads(line)
 
 
-def measure(material: Path, subjects: Sequence[str], scale: Scale, rounds: int) -> dict[str, Figures]:
-    """Run every workload against every subject, `rounds` times over."""
+def measure(
+    material: Path, subjects: Sequence[str], scale: Scale, rounds: int, other: Path | None = None
+) -> dict[str, Figures]:
+    """Run every workload against every subject, `rounds` times over.
+
+    other: another checkout of this project, measured as the subject 'other'.
+    """
     with ExitStack() as stack:
 
-        def started(module: str, *arguments: str) -> Process:
-            process = Process(module, *arguments)
+        def started(module: str, *arguments: str, checkout: Path | None = None) -> Process:
+            process = Process(module, *arguments, checkout=checkout)
             stack.callback(process.stop)
             return process
 
         engine = started("bench.engine", str(material)).hello["url"]
         load = started("bench.load", str(material))
         running = {name: started("bench.subject", name, engine, str(material)) for name in subjects}
-        taken: dict[str, list[dict[str, float]]] = {name: [] for name in subjects}
+        if other is not None:
+            running["other"] = started("bench.subject", "ours", engine, str(material), checkout=other)
+        taken: dict[str, list[dict[str, float]]] = {name: [] for name in running}
         for number in range(rounds + 1):
             for name, subject in running.items():
                 # The first round only warms up.

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 
 from bench.rounds import Figures
 
-NAMES = {"ours": "slime_agl", "rerender": "render and encode again", "empty": "empty proxy (the limit)"}
+NAMES = {
+    "ours": "slime_agl",
+    "rerender": "render and encode again",
+    "empty": "empty proxy (the limit)",
+    "other": "the other checkout",
+}
 ROWS = (
     ("turns/s on one core, 64 sessions at once", "rate", "{:.0f}", True),
     ("CPU a turn there, ms", "cpu", "{:.3f}", False),
@@ -30,7 +35,7 @@ def cells(figures: Mapping[str, Figures]) -> list[list[str]]:
             value = getattr(figures[name], field)
             text = form.format(value)
             if ours and value > 0 and name != "ours" and more_is_better is not None:
-                text += f" ({ours / value if more_is_better else value / ours:.2g}x)"
+                text += f" ({ours / value if more_is_better else value / ours:.3g}x)"
             row.append(text)
         out.append(row)
     return out
