@@ -16,12 +16,14 @@ class KindReport:
     mode: 'short' or 'real' when the delta is proven to be the tail of encode(full render), else 'fork'.
     reason: why it forks, or why 'short' was not enough; '' for 'short'.
     keeps_plain, keeps_reasoning: earlier turns stand in the next prompt as they were sampled.
+    hides: roles whose new messages the template does not write at all.
     """
 
     mode: Mode
     reason: str
     keeps_plain: bool
     keeps_reasoning: bool
+    hides: tuple[str, ...] = ()
 
     def rewrites(self, *, reasoning: bool) -> bool:
         """Say whether the template shows earlier turns differently from how they were sampled."""
