@@ -16,7 +16,11 @@ CALLING = {
     ],
 }
 TOLD = {"role": "tool", "content": RESULT, "tool_call_id": "c00000000", "name": "look"}
-TALKS = ([USER, ANSWER, {**USER, "content": NEXT}], [USER, CALLING, TOLD], [USER, CALLING, TOLD, {**USER, "content": NEXT}])
+TALKS = (
+    [USER, ANSWER, {**USER, "content": NEXT}],
+    [USER, CALLING, TOLD],
+    [USER, CALLING, TOLD, {**USER, "content": NEXT}],
+)
 
 Render = Callable[[list[dict]], str]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from corpus.stock import Template
 from corpus.trial import EXTENDED, FORKS, LOOKS_BACK, REFUSED, Outcome
-
 from slime_agl.chat.probes import KINDS
 
 Outcomes = Sequence[tuple[Template, dict[str, Outcome]]]
@@ -32,9 +31,7 @@ def show(outcomes: Outcomes, *, name_cases: bool) -> int:
     print("\nWhy kinds fork, all stop lists")
     reasons = Counter(why for found in by_list.values() for _, one in found for why in one.reasons.values())
     _print(["reason", "kinds"], [[name, count] for name, count in reasons.most_common() if name != "template_refused"])
-    late = Counter(
-        why for found in by_list.values() for _, one in found for why in one.late.elements()
-    )
+    late = Counter(why for found in by_list.values() for _, one in found for why in one.late.elements())
     if late:
         print("\nForks of single continuations where the kind is proven")
         _print(["reason", "continuations"], [list(pair) for pair in late.most_common()])
@@ -47,7 +44,9 @@ def show(outcomes: Outcomes, *, name_cases: bool) -> int:
         for template, name, case in lost:
             print(f"lost: {template.name} [{name}] {case}")
     cases = {(template.name, name, case.partition(" #")[0]) for template, name, case in lost}
-    print(f"\n{len(lost)} continuations lost words of the new messages: {len(cases)} kinds of {len({n for n, *_ in cases})} templates")
+    print(
+        f"\n{len(lost)} continuations lost words of the new messages: {len(cases)} kinds of {len({n for n, *_ in cases})} templates"
+    )
     return 1 if lost else 0
 
 
@@ -55,7 +54,9 @@ def _lists(by_list: dict[str, list[tuple[Template, Outcome]]]) -> Iterable[list]
     for name in LISTS:
         found = [one for _, one in by_list.get(name, [])]
         if found:
-            late, checked = (sum(count) for count in zip(*((one.late.total(), one.checked) for one in found), strict=True))
+            late, checked = (
+                sum(count) for count in zip(*((one.late.total(), one.checked) for one in found), strict=True)
+            )
             yield [name, len(found), *_counts(found), late, checked, sum(len(one.lost) for one in found)]
 
 
@@ -82,5 +83,8 @@ def _print(head: list[str], rows: Iterable[list]) -> None:
     lines = [head, *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
     for line in lines:
-        cells = [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        cells = [
+            line[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]
         print("  ".join(cells))

@@ -139,9 +139,7 @@ def _contexts(words: Words) -> list[list[dict]]:
 def _continuation(kind: str, words: Words, shape: int, context: list[dict], times: int) -> Continuation:
     head, *_ = parts = kind.split("_then_")
     count = 2 if head.startswith("parallel") else int(head in ("tool", "call"))
-    calls = tuple(
-        ToolCall(f"c0000001{number}", "look", json.dumps({"it": words.word()})) for number in range(count)
-    )
+    calls = tuple(ToolCall(f"c0000001{number}", "look", json.dumps({"it": words.word()})) for number in range(count))
     new = [_result(call, words.content(shape)) for call in calls] if "tool" in head else []
     for role in parts:
         if role in ("user", "system"):

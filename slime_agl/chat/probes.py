@@ -30,7 +30,8 @@ LONGEST_KIND = 4
 # What new messages say, each a word that stands nowhere else in a conversation.
 RESULTS, ASKED, TOLD = ("nightfall", "landfall"), "foghorn", "halyard"
 USER = {"role": "user", "content": "Is the harbour free?"}
-_SYSTEM = {"role": "system", "content": "You keep a lighthouse."}
+KEPT = "semaphore"
+SYSTEM = {"role": "system", "content": f"You keep a {KEPT}."}
 _OPENED = "The harbour is"
 _HEADS = ("tool", "parallel_tools", "call", "parallel_calls")
 _NEXT = {
@@ -88,20 +89,20 @@ def calls_of(kind: str) -> tuple[ToolCall, ...]:
 def _new_messages(kind: str, calls: tuple[ToolCall, ...]) -> list[dict]:
     head, *_ = parts = kind.split("_then_")
     answered = head in ("tool", "parallel_tools")
-    results = [_result(call, f"lit since {word}") for call, word in zip(calls, RESULTS, strict=False)] * answered
+    results = [result_of(call, f"lit since {word}") for call, word in zip(calls, RESULTS, strict=False)] * answered
     return results + [_NEXT[role] for role in parts if role in _NEXT]
 
 
 def _contexts(reasoning: bool, *, needs_tools: bool) -> Iterator[tuple[list[dict], list[dict] | None]]:
     earlier = ToolCall("probe0000", "probe_tool", '{"probe": "old lamp"}')
     thought = "an older thought" if reasoning else ""
-    called = [_SYSTEM, USER, reply_message(Reply("", thought, (earlier,))), _result(earlier, "lit since dusk")]
+    called = [SYSTEM, USER, reply_message(Reply("", thought, (earlier,))), result_of(earlier, "lit since dusk")]
     talked = [reply_message(Reply("It is.", thought, ())), USER]
     if not needs_tools:
         yield [USER], None
-        yield [_SYSTEM, USER, *talked], None
+        yield [SYSTEM, USER, *talked], None
     yield [USER], PROBE_TOOLS
-    yield [_SYSTEM, USER, *talked], PROBE_TOOLS
+    yield [SYSTEM, USER, *talked], PROBE_TOOLS
     yield [*called, *talked], PROBE_TOOLS
     yield called, PROBE_TOOLS
 
@@ -110,7 +111,8 @@ def _call(number: int, value: str) -> ToolCall:
     return ToolCall(f"probe000{number}", "probe_tool", f'{{"probe": "{value}"}}')
 
 
-def _result(call: ToolCall, said: str) -> dict:
+def result_of(call: ToolCall, said: str) -> dict:
+    """The message that answers `call`."""
     return {"role": "tool", "content": said, "tool_call_id": call.id, "name": call.name}
 
 

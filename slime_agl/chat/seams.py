@@ -70,7 +70,9 @@ class Seams:
 
 def _marked(messages: Sequence[dict], marks: Sequence[str]) -> list[dict]:
     """The messages, each saying its mark in place of its text; images stay."""
-    return [{**message, "content": _said(message["content"], mark)} for message, mark in zip(messages, marks, strict=True)]
+    return [
+        {**message, "content": _said(message["content"], mark)} for message, mark in zip(messages, marks, strict=True)
+    ]
 
 
 def _said(content: Any, mark: str) -> Any:
