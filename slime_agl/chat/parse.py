@@ -58,10 +58,11 @@ class ReplyParser:
         mint: returns the id of the k-th call, from 0.
 
         A turn that was cut makes calls only if all call syntax in it is closed. Where syntax gives no
-        call, the raw text comes back, flagged ill-formed, so that no half call can be executed.
+        call, or a parser breaks, the raw text comes back, flagged ill-formed, so that no half call can be executed.
         """
         cut = finish != STOP
-        text = begun + self._text(ids)
+        text = said = begun + self._text(ids)
+        reasoning = ""
         try:
             reasoning, said = self._split(text, opened=prompt_opens_think, cut=cut)
             if not tools:
@@ -72,7 +73,7 @@ class ReplyParser:
             return Reply(said, reasoning, (), ill_formed=True)
         except Exception:  # a parser must never break a turn: its tokens are already sampled
             logger.warning("a parser failed on a turn of %d tokens; its text is passed on", len(ids), exc_info=True)
-            return Reply(text, "", ())
+            return Reply(said, reasoning, (), ill_formed=True)
         calls = tuple(ToolCall(mint(k), name, arguments) for k, (name, arguments) in enumerate(found.calls))
         return Reply(found.text, reasoning, calls)
 
