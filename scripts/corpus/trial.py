@@ -29,6 +29,7 @@ TOOLS = [
         },
     }
 ]
+ASSEMBLED = ("tool_then_user",)
 EXTENDED, LOOKS_BACK, FORKS, REFUSED = "extended", "extended *", "fork", "refused"
 _WORDS = re.compile(r"w\d+q")
 
@@ -52,10 +53,12 @@ class Outcome:
 def attempt(renderer: Renderer, *, thorough: bool = True) -> Outcome:
     """Audit the template and try continuations of every kind that is called proven.
 
-    thorough: with contents of every shape and a system message too, which takes three times as long.
+    thorough: with contents of every shape and a system message too. Tails are rendered; then also those of the
+    kinds in ASSEMBLED are put together, which takes some hundred renders to begin with.
     """
     plan = audit(renderer)
-    encoder, outcome = DeltaEncoder(renderer, plan), Outcome()
+    rendering, assembling, outcome = DeltaEncoder(renderer, plan), DeltaEncoder(renderer, plan), Outcome()
+    rendering._glue = _NoGlue()
     for kind in KINDS:
         one = plan.find(kind)
         if one.mode == "fork":
@@ -66,8 +69,17 @@ def attempt(renderer: Renderer, *, thorough: bool = True) -> Outcome:
         if one.rewrites(reasoning=False):
             outcome.rewrites.add(kind)
         for number, c in enumerate(continuations(kind, thorough=thorough)):
-            _try(renderer, encoder, c, f"{kind} #{number}", outcome)
+            _try(renderer, rendering, c, f"{kind} #{number}", outcome)
+            if thorough and kind in ASSEMBLED:
+                _try(renderer, assembling, c, f"{kind} #{number} assembled", outcome)
     return outcome
+
+
+class _NoGlue:
+    """Puts no tail together."""
+
+    def ids(self, c: Continuation) -> None:
+        return None
 
 
 def _try(renderer: Renderer, encoder: DeltaEncoder, c: Continuation, name: str, outcome: Outcome) -> None:

@@ -29,15 +29,12 @@ def missing_stops(renderer: Renderer, kinds: Mapping[str, KindReport]) -> tuple[
         return ()
     within, whole, found = _within_turns(renderer), renderer, dict[int, list[str]]()
     for kind in suspects:
-        if prove(whole, kind, {}).mode != "fork":
-            continue
-        for token in _after_turn(whole, kind):
-            if token not in within and prove(whole.with_stop_ids([token]), kind, {}).mode != "fork":
-                whole, found[token] = whole.with_stop_ids([token]), []
+        for token in _after_turn(renderer, kind):
+            tried = whole if token in found else whole.with_stop_ids([token])
+            if token not in within and prove(tried, kind, {}).mode != "fork":
+                whole = tried
+                found.setdefault(token, []).append(kind)
                 break
-    for token, mended in found.items():
-        others = renderer.with_stop_ids(set(found) - {token})
-        mended += [kind for kind in suspects if prove(others, kind, {}).mode == "fork"]
     return tuple(MissingStop(renderer.decode([token]), token, tuple(mended)) for token, mended in found.items())
 
 

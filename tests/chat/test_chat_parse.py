@@ -321,6 +321,20 @@ def test_a_name_that_is_not_text_makes_no_call(chatml: Renderer, monkeypatch: py
 
 
 @pytest.mark.usefixtures("sglang")
+@pytest.mark.parametrize("name", ['\n{"name": "book", "arguments": {}}\n', "book it", "<arg_key>a", "[book]"])
+def test_a_block_of_another_syntax_is_no_name_unless_a_tool_is_called_so(
+    chatml: Renderer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(FakeCalls, "odd", [SimpleNamespace(name=name, parameters="{}", tool_index=-1)])
+    parser = ReplyParser(chatml, tool_call_parser="odd")
+    said = "<tool_call>{}</tool_call>"
+    assert parse_with(chatml, parser)(said) == Reply(said, "", (), ill_formed=True)
+    tools = [{"type": "function", "function": {"name": name}}]
+    (call,) = parser.parse(chatml.encode(said), finish="stop", tools=tools, mint=lambda number: "c").tool_calls
+    assert call.name == name
+
+
+@pytest.mark.usefixtures("sglang")
 @pytest.mark.parametrize("arguments", ["[1]", '"{}"', "5", "null", "{", '{"a": NaN}', 5, ["a"], True, {"a": {1}}])
 def test_arguments_that_are_no_object_make_no_call(
     chatml: Renderer, monkeypatch: pytest.MonkeyPatch, arguments: object
@@ -333,7 +347,7 @@ def test_arguments_that_are_no_object_make_no_call(
 
 @pytest.mark.parametrize("name", [{"name": "book"}, ["book"], None, 5, "", " "])
 def test_the_built_in_parser_makes_no_call_of_such_names_either(chatml: Renderer, name: object) -> None:
-    said = f'<tool_call>{json.dumps({"name": name, "arguments": {}})}</tool_call>'
+    said = f"<tool_call>{json.dumps({'name': name, 'arguments': {}})}</tool_call>"
     assert parse_with(chatml, ReplyParser(chatml))(said) == Reply(said, "", (), ill_formed=True)
 
 
