@@ -76,6 +76,8 @@ def make_runtime(
     plan = audit(renderer)
     forks = [f"{kind} ({reason})" for kind, reason in plan.report.forks().items()]
     logger.info("chat template of %s: %s", args.hf_checkpoint, f"forks at {', '.join(forks)}" if forks else "no forks")
+    for warning in plan.report.warnings():
+        logger.warning("chat template of %s: %s", args.hf_checkpoint, warning)
     parts = GatewayParts(
         engine=engine or RouterEngine(args.router_url, replay=_replay(args)),
         renderer=renderer,

@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any
 
 from slime_agl.chat.delta import Mode
+from slime_agl.chat.hidden import hidden_from_model, shows_images
 from slime_agl.chat.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.probes import ANSWER, KINDS, THOUGHT, USER, VALUE, calls_of, can_try, probes
 from slime_agl.chat.proofs import prove, shown, whole
 from slime_agl.chat.renderer import Renderer
 from slime_agl.chat.report import AuditReport, KindReport
 from slime_agl.chat.shape import PROBE_TOOLS
+from slime_agl.chat.stops import missing_stops
 
 HISTORY_KWARGS: tuple[tuple[str, bool], ...] = (
     ("preserve_thinking", True),
@@ -96,6 +98,9 @@ def _report(renderer: Renderer, kinds: Mapping[str, KindReport]) -> AuditReport:
         opens_think=show([USER], None, generation_prompt=True).rstrip().endswith("<think>"),
         nine_letter_ids=_wants_nine_letters(renderer),
         history_kwargs=_history_kwargs(renderer, kinds["user"]),
+        hidden=hidden_from_model(renderer, kinds),
+        images=shows_images(renderer),
+        missing_stops=missing_stops(renderer, kinds),
         kinds=kinds,
     )
 

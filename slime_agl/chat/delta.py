@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from slime_agl.chat.glue import Glue
 from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.seams import Seams
 from slime_agl.chat.tail import Continuation, Fork, Mode, Tail, kind_of, render_whole, tail_of
 from slime_agl.errors import ConfigError
 from slime_agl.trace.turn import Media
@@ -64,6 +65,7 @@ class DeltaEncoder:
         self._plan = plan
         self._history = history
         self._glue = Glue(renderer)
+        self._seams = Seams(renderer)
 
     def delta(self, c: Continuation) -> Delta | Fork:
         """Return the ids that come after the held ones, or why there are none.
@@ -84,6 +86,9 @@ class DeltaEncoder:
         tail = tail_of(self._renderer, c, mode)
         if isinstance(tail, Fork):
             return tail
+        dropped = self._seams.fork(c, tail, mode)
+        if dropped is not None:
+            return dropped
         return Delta(self._splice(tail.ids, c.last_id), tail.media)
 
     def quick(self, c: Continuation) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from slime_agl.errors import ConfigError
 from slime_agl.trace.turn import STOP
 
 logger = logging.getLogger(__name__)
+
+_NO_NAME = re.compile(r"[\s{}\[\]<>\"'`|]")
 
 
 class ReplyParser:
@@ -58,21 +61,23 @@ class ReplyParser:
         mint: returns the id of the k-th call, from 0.
 
         A turn that was cut makes calls only if all call syntax in it is closed. Where syntax gives no
-        call, the raw text comes back, flagged ill-formed, so that no half call can be executed.
+        call, or a parser breaks, the raw text comes back, flagged ill-formed, so that no half call can be executed.
         """
         cut = finish != STOP
-        text = begun + self._text(ids)
+        text = said = begun + self._text(ids)
+        reasoning = ""
         try:
             reasoning, said = self._split(text, opened=prompt_opens_think, cut=cut)
             if not tools:
                 return Reply(said, reasoning, ())
             found = self._read(said, tools, cut=cut)
+            _require_names(found, tools)
         except IllFormed as error:
             logger.debug("ill-formed tool call (finish %s): %s", finish, error)
             return Reply(said, reasoning, (), ill_formed=True)
         except Exception:  # a parser must never break a turn: its tokens are already sampled
             logger.warning("a parser failed on a turn of %d tokens; its text is passed on", len(ids), exc_info=True)
-            return Reply(text, "", ())
+            return Reply(said, reasoning, (), ill_formed=True)
         calls = tuple(ToolCall(mint(k), name, arguments) for k, (name, arguments) in enumerate(found.calls))
         return Reply(found.text, reasoning, calls)
 
@@ -106,6 +111,18 @@ class ReplyParser:
                 return found
         # There is call syntax that sglang passes over.
         return read_calls(text, tools)
+
+
+def _require_names(found: Calls, tools: list[dict]) -> None:
+    """Refuse calls of what can be no tool: some parsers take a whole block of another syntax for a name.
+
+    Raises:
+        IllFormed: a name is offered by none of `tools`, and holds what names do not.
+    """
+    offered = {(tool.get("function") or {}).get("name") for tool in tools}
+    for name, _ in found.calls:
+        if name not in offered and _NO_NAME.search(name):
+            raise IllFormed(f"a call's name is {name[:60]!r}, not the name of a tool")
 
 
 def _named(sglangs: type, harmony: type, name: str | None) -> Any:

@@ -41,7 +41,7 @@ class Calls:
     """text: what stands outside the calls. calls: (name, arguments as JSON text of an object), in order.
 
     Raises:
-        IllFormed: a name cannot be written in UTF-8; JSON can escape half a surrogate pair.
+        IllFormed: a name is not text, is blank, or cannot be written in UTF-8; JSON can escape half a surrogate pair.
     """
 
     text: str
@@ -49,6 +49,8 @@ class Calls:
 
     def __post_init__(self) -> None:
         for name, _ in self.calls:
+            if not isinstance(name, str) or not name.strip():
+                raise IllFormed(f"a call's name is {name!r}, not the name of a tool")
             try:
                 name.encode("utf-8")
             except UnicodeEncodeError as error:

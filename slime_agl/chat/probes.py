@@ -27,22 +27,29 @@ KINDS = (
     "tool_then_prefill",
 )
 LONGEST_KIND = 4
+# What new messages say, each a word that stands nowhere else in a conversation.
+RESULTS, ASKED, TOLD = ("nightfall", "landfall"), "foghorn", "halyard"
 USER = {"role": "user", "content": "Is the harbour free?"}
-_SYSTEM = {"role": "system", "content": "You keep a lighthouse."}
+KEPT = "semaphore"
+SYSTEM = {"role": "system", "content": f"You keep a {KEPT}."}
 _OPENED = "The harbour is"
 _HEADS = ("tool", "parallel_tools", "call", "parallel_calls")
 _NEXT = {
-    "user": {"role": "user", "content": "And tomorrow?\n\nPlease say."},
-    "system": {"role": "system", "content": "Answer in one line."},
+    "user": {"role": "user", "content": f"And the {ASKED}?\n\nPlease say."},
+    "system": {"role": "system", "content": f"Mind the {TOLD}."},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A continuation of a known kind. words: what the continued turn says last."""
+    """A continuation of a known kind. words: what the continued turn says last.
+
+    news: the word of each new message that stands nowhere else, with the role that says it.
+    """
 
     continuation: Continuation
     words: str
+    news: tuple[tuple[str, str], ...]
 
 
 def can_try(kind: str) -> bool:
@@ -69,7 +76,7 @@ def probes(kind: str, kwargs: Mapping[str, Any], *, reasoning: bool, shows_calls
     if new_messages:
         cases.append((*contexts[0], [message for message in new_messages for _ in range(2)]))
     for context, tools, new in cases:
-        yield Probe(Continuation(context, reply, new, tools, dict(kwargs), None, prefill), words)
+        yield Probe(Continuation(context, reply, new, tools, dict(kwargs), None, prefill), words, _news(new))
 
 
 def calls_of(kind: str) -> tuple[ToolCall, ...]:
@@ -81,20 +88,21 @@ def calls_of(kind: str) -> tuple[ToolCall, ...]:
 
 def _new_messages(kind: str, calls: tuple[ToolCall, ...]) -> list[dict]:
     head, *_ = parts = kind.split("_then_")
-    results = [_result(call) for call in calls] if head in ("tool", "parallel_tools") else []
+    answered = head in ("tool", "parallel_tools")
+    results = [result_of(call, f"lit since {word}") for call, word in zip(calls, RESULTS, strict=False)] * answered
     return results + [_NEXT[role] for role in parts if role in _NEXT]
 
 
 def _contexts(reasoning: bool, *, needs_tools: bool) -> Iterator[tuple[list[dict], list[dict] | None]]:
     earlier = ToolCall("probe0000", "probe_tool", '{"probe": "old lamp"}')
     thought = "an older thought" if reasoning else ""
-    called = [_SYSTEM, USER, reply_message(Reply("", thought, (earlier,))), _result(earlier)]
+    called = [SYSTEM, USER, reply_message(Reply("", thought, (earlier,))), result_of(earlier, "lit since dusk")]
     talked = [reply_message(Reply("It is.", thought, ())), USER]
     if not needs_tools:
         yield [USER], None
-        yield [_SYSTEM, USER, *talked], None
+        yield [SYSTEM, USER, *talked], None
     yield [USER], PROBE_TOOLS
-    yield [_SYSTEM, USER, *talked], PROBE_TOOLS
+    yield [SYSTEM, USER, *talked], PROBE_TOOLS
     yield [*called, *talked], PROBE_TOOLS
     yield called, PROBE_TOOLS
 
@@ -103,5 +111,11 @@ def _call(number: int, value: str) -> ToolCall:
     return ToolCall(f"probe000{number}", "probe_tool", f'{{"probe": "{value}"}}')
 
 
-def _result(call: ToolCall) -> dict:
-    return {"role": "tool", "content": "lit since dusk", "tool_call_id": call.id, "name": call.name}
+def result_of(call: ToolCall, said: str) -> dict:
+    """The message that answers `call`."""
+    return {"role": "tool", "content": said, "tool_call_id": call.id, "name": call.name}
+
+
+def _news(messages: list[dict]) -> tuple[tuple[str, str], ...]:
+    said = [(message["role"], message["content"]) for message in messages]
+    return tuple(dict.fromkeys((role, word) for role, text in said for word in (*RESULTS, ASKED, TOLD) if word in text))

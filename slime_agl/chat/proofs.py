@@ -10,6 +10,7 @@ from slime_agl.chat.messages import Reply, reply_message
 from slime_agl.chat.probes import THOUGHT, USER, VALUE, Probe, calls_of, probes
 from slime_agl.chat.renderer import Renderer
 from slime_agl.chat.report import KindReport
+from slime_agl.chat.seams import BEHIND, ELSEWHERE
 from slime_agl.chat.shape import PROBE_TOOLS
 from slime_agl.errors import TemplateError
 
@@ -27,7 +28,8 @@ def prove(renderer: Renderer, kind: str, kwargs: Mapping[str, Any]) -> KindRepor
         [_keeps(renderer, probe.continuation, full) for probe, full in fulls if probe in group]
         for group in (plain, thinking)
     ]
-    return KindReport(mode, reason, *(bool(found) and all(found) for found in keeps))
+    hides = {role: None for probe, full in fulls for role, word in probe.news if word not in full}
+    return KindReport(mode, reason, *(bool(found) and all(found) for found in keeps), hides=tuple(hides))
 
 
 def shown(
@@ -71,6 +73,9 @@ def _failure(renderer: Renderer, probe: Probe, full: str, full_ids: list[int], m
         return tail.reason
     if not full.endswith(tail.text) or full_ids[-len(tail.ids) :] != tail.ids:
         return "tail_differs"
+    for _, word in probe.news:
+        if full.count(word) != tail.text.count(word):
+            return BEHIND if word in tail.gap else ELSEWHERE
     return "" if _starts_at_turn_end(renderer, full, tail, probe.words) else "marker_misplaced"
 
 

@@ -74,6 +74,16 @@ class Renderer:
         if stop_id not in self.stop_ids:
             self._set_stop_ids(self.stop_ids | {stop_id})
 
+    def with_stop_ids(self, more: Iterable[int]) -> Renderer:
+        """Return a renderer of the same template that also takes `more` for ids that end a turn."""
+        other = copy.copy(self)
+        other._set_stop_ids(self.stop_ids | frozenset(more))
+        return other
+
+    def added_ids(self, text: str) -> list[int]:
+        """Return the ids of the added tokens in `text`, in order: special ones, and words of call syntax."""
+        return [token for token in self.encode(text) if token in self._added]
+
     def render(
         self,
         messages: Sequence[dict],

@@ -3,7 +3,8 @@
 The continued assistant turn is replaced by a stand-in that carries a random sentinel, the
 conversation is rendered once, and what follows the sentinel is cut at the first token that can
 end a turn. Encoding starts exactly there: no beginning-of-sequence token, no prefix space and
-no merge across the boundary can get in.
+no merge across the boundary can get in. What the cut leaves out, the gap, must hold nothing of
+the new messages; `Seams` proves that.
 """
 
 from __future__ import annotations
@@ -51,10 +52,14 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What a template writes from the end of an assistant turn on. `ids[0]` is the marker, a stop id."""
+    """What a template writes from the end of an assistant turn on. `ids[0]` is the marker, a stop id.
+
+    gap: what it writes between the turn's last word and the marker, which is left out.
+    """
 
     text: str
     ids: list[int]
+    gap: str
     media: Media | None = None
 
 
@@ -81,6 +86,12 @@ def tail_of(renderer: Renderer, c: Continuation, mode: Mode) -> Tail | Fork:
 
     mode: 'real' renders the whole context; 'short' only its system message and one letter from a user.
     """
+    written = written_around(renderer, c, mode)
+    return written if isinstance(written, Fork) else _cut(renderer, written[1], c.new_messages)
+
+
+def written_around(renderer: Renderer, c: Continuation, mode: Mode) -> tuple[str, str] | Fork:
+    """Render `c` around a stand-in and return what stands before its sentinel, and what after it."""
     context = c.context if mode == "real" else _short(c.context)
     sentinel = "Sntnl" + secrets.token_hex(8)
     fork = Fork("sentinel_lost")
@@ -90,7 +101,8 @@ def tail_of(renderer: Renderer, c: Continuation, mode: Mode) -> Tail | Fork:
         except TemplateError:
             return Fork("template_refused")
         if text.count(sentinel) == 1:
-            return _cut(renderer, text.partition(sentinel)[2], c.new_messages)
+            before, _, after = text.partition(sentinel)
+            return before, after
         fork = Fork("sentinel_lost" if sentinel not in text else "sentinel_repeated")
     return fork
 
@@ -110,14 +122,20 @@ def render_whole(
 
 
 def _cut(renderer: Renderer, text: str, new_messages: Sequence[dict]) -> Tail | Fork:
-    starts = [at for token in renderer.stop_tokens if (at := text.find(token)) >= 0]
-    if not starts:
+    gap = gap_of(renderer, text)
+    if gap is None:
         return Fork("no_marker")
-    text = text[min(starts) :]
+    text = text[len(gap) :]
     ids, media = renderer.shown(text, new_messages)
     if not ids or ids[0] not in renderer.marker_ids:
         return Fork("marker_merged")
-    return Tail(text, ids, media)
+    return Tail(text, ids, gap, media)
+
+
+def gap_of(renderer: Renderer, text: str) -> str | None:
+    """Return what stands before the first stop token in `text`, None when there is no such token."""
+    starts = [at for token in renderer.stop_tokens if (at := text.find(token)) >= 0]
+    return text[: min(starts)] if starts else None
 
 
 def _short(context: Sequence[dict]) -> list[dict]:

@@ -37,32 +37,36 @@ def _object(_: Any, __: Any, text: str | None) -> dict[str, Any]:
 @click.option(
     "--history", type=click.Choice(["append", "template"]), default="append", show_default=True, help="As agl.history."
 )
+@click.option(
+    "--stop-token-id", type=int, multiple=True, help="As one of slime's --rollout-stop-token-ids; repeatable."
+)
 @click.option("--tool-call-parser", metavar="NAME", help="As slime's --sglang-tool-call-parser.")
 @click.option("--reasoning-parser", metavar="NAME", help="As slime's --sglang-reasoning-parser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def audit(
-    model: str, chat_template: Path | None, kwargs: dict[str, Any], history: str, tool_call_parser: str | None,
-    reasoning_parser: str | None, as_json: bool,
+    model: str, chat_template: Path | None, kwargs: dict[str, Any], history: str, stop_token_id: tuple[int, ...],
+    tool_call_parser: str | None, reasoning_parser: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say what a chat template does to tokens, for each kind of request.
 
     The next prompt is the held tokens and a little more, unless the request forks. A request that forks is served and trained as well, with a prompt of its own: its history is encoded anew and
-    becomes a further Sample. Exit status: 0 nothing forks, 1 something does, 2 the template could not be tried.
+    becomes a further Sample. What the template takes and does not show to the model is named.
+    Exit status: 0 nothing forks or is hidden, 1 something forks or is hidden, 2 the template could not be tried.
     """
     with waiting("trying the template", quiet=as_json):
-        found = _findings(model, chat_template, kwargs, history, tool_call_parser, reasoning_parser)
+        found = _findings(model, chat_template, kwargs, history, stop_token_id, tool_call_parser, reasoning_parser)
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
     else:
         from slime_agl.cli.audit_report import show
 
         show(found)
-    sys.exit(1 if found.forks else 0)
+    sys.exit(1 if found.forks or found.report.hidden else 0)
 
 
 def _findings(
-    model: str, chat_template: Path | None, kwargs: dict[str, Any], history: str, tool_call_parser: str | None,
-    reasoning_parser: str | None,
+    model: str, chat_template: Path | None, kwargs: dict[str, Any], history: str, stop_token_ids: tuple[int, ...],
+    tool_call_parser: str | None, reasoning_parser: str | None,
 ) -> Findings:  # fmt: skip
     # Imported here: transformers takes seconds, which `slime-agl --help` need not wait for.
     from slime_agl.chat.audit import audit as try_template
@@ -74,9 +78,8 @@ def _findings(
 
     path = _path(model)
     template = chat_template.read_text(encoding="utf-8") if chat_template else None
-    renderer = Renderer(
-        load_tokenizer(path), chat_template=template, template_kwargs=kwargs, extra_stop_ids=stop_ids_of(path)
-    )
+    stops = stop_ids_of(path) | set(stop_token_ids)
+    renderer = Renderer(load_tokenizer(path), chat_template=template, template_kwargs=kwargs, extra_stop_ids=stops)
     parser = ReplyParser(renderer, tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser)
     return Findings(model, try_template(renderer).report, history, parser.readers, round_trips(renderer, parser))
 

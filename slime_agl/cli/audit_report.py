@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slime_agl.chat.report import AuditReport, KindReport
+from slime_agl.chat.report import HIDDEN, AuditReport, KindReport
 from slime_agl.chat.roundtrip import NOT_SHOWN
+from slime_agl.chat.seams import BEHIND, ELSEWHERE
 
 REFUSED = "template_refused"
+WIDTH = 80
 REASONS = {
     REFUSED: "the template takes none",
     "no_marker": "no stop token is written after it",
@@ -24,7 +27,10 @@ REASONS = {
     "sentinel_repeated": "the turn is shown more than once",
     "marker_merged": "the stop token merges with what follows",
     "marker_misplaced": "a stop token stands within the turn",
+    BEHIND: "the first stop token stands behind it",
+    ELSEWHERE: "moved to another place in the prompt",
 }
+SPEAKERS = {"tool": "tool result", "system": "system message", "user": "user message"}
 WHAT = {
     "again": "the same again",
     "call": "call left open",
@@ -87,9 +93,12 @@ def _facts(found: Findings) -> Table:
     stops = " ".join(report.stop_tokens) or "none"
     calls = "several calls a turn" if report.parallel_calls else "one call a turn"
     thinks = "can be shown again" if report.reasoning else "never shown again"
+    hidden = Text(", ".join(HIDDEN[name] for name in report.hidden) or "nothing", "bold red" if report.hidden else "")
     rows = [
         ("a turn ends with", stops if report.closes_turns else f"{stops} (the next one opens it)"),
         ("tools", f"shown; {calls}" if report.tools else f"not shown; {calls}"),
+        ("images", "shown" if report.images else "not shown; requests with images are refused"),
+        ("hidden from the model", hidden),
         ("reasoning", thinks + ("; the prompt opens <think>" if report.opens_think else "")),
         ("tool-call ids", "of nine letters and digits only (ours are)" if report.nine_letter_ids else "of any kind"),
         (f"calls by {found.readers['tool_calls']}", _trips(found, "call", "parallel_calls")),
@@ -131,12 +140,16 @@ def _verdict(found: Findings, one: KindReport) -> Text:
         return Text("refused", "bold red")
     if found.fork(one):
         return Text("fork", "bold yellow")
+    if one.hides:
+        return Text("hidden", "bold red")
     return Text("extended", "green") if one.mode == "short" else Text("extended *", "green")
 
 
 def _history(found: Findings, one: KindReport) -> Text:
     if one.mode == "fork":
         return Text(REASONS.get(one.reason, one.reason))
+    if one.hides:
+        return Text("the " + " and ".join(SPEAKERS[role] for role in one.hides) + " is not written", "red")
     if one.rewrites(reasoning=False):
         return Text("rewritten")
     return Text("without their reasoning" if one.rewrites(reasoning=True) else "as sampled", "dim")
@@ -149,6 +162,11 @@ def _notes(found: Findings) -> list[Text]:
         notes.append("refused: the agent gets a 400 with the template's own words.")
     if any(found.fork(one) and one.reason != REFUSED for one in kinds):
         notes.append("fork: such a request gets a prompt of its own, and becomes a Sample of its own.")
+    for stop in found.report.missing_stops:
+        words = f"stop token missing? {stop.token} (id {stop.id}) stands where a turn ends: {stop.advice()}."
+        notes += textwrap.wrap(words, WIDTH)
+    if found.report.hidden:
+        notes.append("hidden: the model never sees it, whatever an agent sends; try another --chat-template.")
     if any(one.mode == "real" for one in kinds):
         notes.append("* the template looks back: each such turn renders the whole conversation.")
     if any(one.rewrites(reasoning=True) for one in kinds if one.mode != "fork"):

@@ -18,6 +18,7 @@ from slime_agl import __version__
 from slime_agl.chat.audit import audit
 from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer, load_tokenizer, stop_ids_of
+from slime_agl.chat.report import HIDDEN
 from slime_agl.cli.address import require_bindable
 from slime_agl.config import Config
 from slime_agl.engine.router import RouterEngine
@@ -177,11 +178,11 @@ def _model(model: str, parser: str | None) -> Iterator[Finding]:
         yield Finding("model", "fail", str(error))
         return
     yield Finding("model", "pass", f"{checkpoint}; turns end with {', '.join(renderer.stop_tokens) or 'no token'}")
-    yield _template(renderer)
+    yield from _template(renderer)
     yield _asked("tool-call parser", lambda: _parser(renderer, parser))
 
 
-def _template(renderer: Renderer) -> Finding:
+def _template(renderer: Renderer) -> Iterator[Finding]:
     report = audit(renderer).report
     forks = [f"{kind} ({found.reason})" for kind, found in report.kinds.items() if found.mode == "fork"]
     kwargs = (
@@ -190,8 +191,16 @@ def _template(renderer: Renderer) -> Finding:
         else ""
     )
     if forks:
-        return Finding("chat template", "look", f"forks at {', '.join(forks)}{kwargs}; see slime-agl audit")
-    return Finding("chat template", "pass", f"all {len(report.kinds)} kinds of continuation are exact{kwargs}")
+        yield Finding("chat template", "look", f"forks at {', '.join(forks)}{kwargs}; see slime-agl audit")
+    else:
+        yield Finding("chat template", "pass", f"all {len(report.kinds)} kinds of continuation are exact{kwargs}")
+    for stop in report.missing_stops:
+        yield Finding("stop tokens", "look", f"{', '.join(stop.kinds)} fork: {stop.advice()}")
+    if report.hidden:
+        hidden = ", ".join(HIDDEN[name] for name in report.hidden)
+        yield Finding(
+            "hidden from the model", "look", f"the template does not show {hidden}; give it another if agents use them"
+        )
 
 
 def _parser(renderer: Renderer, name: str | None) -> str:

@@ -99,7 +99,8 @@ def test_ids_of_nine_letters_are_noticed(chatml: Renderer) -> None:
 
 def test_a_report_can_be_written_as_json(reports: Reports) -> None:
     written = json.loads(json.dumps(reports("chatml").report.as_dict()))
-    assert written["kinds"]["tool"] == {"mode": "short", "reason": "", "keeps_plain": True, "keeps_reasoning": True}
+    expected = {"mode": "short", "reason": "", "keeps_plain": True, "keeps_reasoning": True, "hides": []}
+    assert written["kinds"]["tool"] == expected
 
 
 def test_qwen3_is_proven_with_its_real_vocabulary_and_template(qwen: Renderer) -> None:

@@ -34,12 +34,18 @@ LOOKS_BACK = dict.fromkeys(
     ("tool", "parallel_tools", "tool_then_user", "parallel_tools_then_user", "tool_then_system", "tool_then_prefill"),
     "real: tail_differs",
 )
-OPENERS = {"again": NO_MARKER, "system": NO_MARKER}
+# Between two openers that are stop tokens stands one that is none: <|system|>.
+OPENERS = {"again": NO_MARKER, "system": NO_MARKER, "system_then_user": "fork: stop_token_behind"}
+# Every system message is moved to the beginning of the prompt.
+SYSTEM_MOVED = dict.fromkeys(("system", "system_then_user", "tool_then_system"), "fork: shown_elsewhere")
 # What is not proven with the short context, and why; all other kinds are 'short'.
 EXCEPTIONS = {
     "qwen3.5": SYSTEM_REFUSED,
     "qwen3.6": SYSTEM_REFUSED,
-    "deepseek-v3": LOOKS_BACK,
+    "deepseek-v3": LOOKS_BACK | SYSTEM_MOVED,
+    "deepseek-v3.1": SYSTEM_MOVED,
+    "deepseek-v3.2": SYSTEM_MOVED,
+    "deepseek-v4": SYSTEM_MOVED,
     # <|end|> closes the turns of a history, but is no token that ends a turn of the model.
     "gpt-oss": {kind: "fork: marker_misplaced" for kind in ONE_CALL_ONLY}
     | dict.fromkeys(("user", "again", "system", "system_then_user", "user_then_prefill"), NO_MARKER),
@@ -51,6 +57,15 @@ EXCEPTIONS = {
     "mistral-small": TOOLS_REFUSED,
     "mistral-small-3.1": TOOLS_REFUSED,
     "devstral-2": SYSTEM_REFUSED,
+}
+# What a template takes and never shows to the model.
+HIDDEN = {
+    "smollm2": ("tools", "tool_calls"),
+    "qwen3-vl": ("later_system",),
+    "deepseek-v3": ("tools",),
+    "deepseek-v3.1": ("tools",),
+    "gpt-oss": ("later_system",),
+    "minimax-m2": ("later_system",),
 }
 # Kinds at which a turn without reasoning, and one with reasoning, stays as the model was shown it; and the remedy.
 HISTORY = {
@@ -110,6 +125,12 @@ def test_each_template_is_proven_for_the_kinds_the_table_says(name: str) -> None
     kinds = pair(name)[1].report.kinds
     found = {kind: f"{one.mode}: {one.reason}" for kind, one in kinds.items() if one.mode != "short"}
     assert found == EXCEPTIONS.get(name, {})
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_each_template_hides_is_named(name: str) -> None:
+    report = pair(name)[1].report
+    assert (report.hidden, report.missing_stops) == (HIDDEN.get(name, ()), ())
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -220,7 +220,8 @@ class FakeDetector:
 class FakeCalls:
     """Reads JSON calls of known tools, and drops the others as sglang does."""
 
-    ToolCallParserEnum = {"qwen25": FakeDetector, "broken": FakeDetector}
+    ToolCallParserEnum = dict.fromkeys(("qwen25", "broken", "odd"), FakeDetector)
+    odd: list[SimpleNamespace] = []
 
     def __init__(self, tools: list[SimpleNamespace], tool_call_parser: str) -> None:
         self.detector, self.tools, self.name = FakeDetector(), tools, tool_call_parser
@@ -231,6 +232,8 @@ class FakeCalls:
     def parse_non_stream(self, text: str) -> tuple[str, list[SimpleNamespace]]:
         if self.name == "broken":
             raise KeyError("detector state")
+        if self.name == "odd":
+            return "", self.odd
         known = {tool.function["name"] for tool in self.tools}
         try:
             calls = read_calls(text, ()).calls
@@ -300,10 +303,58 @@ def test_what_sglang_cannot_read_is_ill_formed(chatml: Renderer, finish: str) ->
 
 
 @pytest.mark.usefixtures("sglang")
-def test_a_parser_that_raises_leaves_plain_text(chatml: Renderer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_parser_that_raises_leaves_flagged_text(chatml: Renderer, caplog: pytest.LogCaptureFixture) -> None:
     parse = parse_with(chatml, ReplyParser(chatml, tool_call_parser="broken"))
-    assert parse(HERMES) == Reply(HERMES, "", ())
+    assert parse(HERMES) == Reply(HERMES, "", (), ill_formed=True)
+    assert parse(f"<think>hm</think>{HERMES}") == Reply(HERMES, "hm", (), ill_formed=True), "reasoning stays apart"
     assert "its text is passed on" in caplog.text
+
+
+@pytest.mark.usefixtures("sglang")
+@pytest.mark.parametrize("name", [{"name": "book"}, ["book"], None, 5, True, "", " \n", b"book", "\ud800"])
+def test_a_name_that_is_not_text_makes_no_call(chatml: Renderer, monkeypatch: pytest.MonkeyPatch, name: object) -> None:
+    good = SimpleNamespace(name="book", parameters="{}", tool_index=0)
+    monkeypatch.setattr(FakeCalls, "odd", [good, SimpleNamespace(name=name, parameters="{}", tool_index=-1)])
+    parse = parse_with(chatml, ReplyParser(chatml, tool_call_parser="odd"))
+    said = '<tool_call>{"name": {}, "arguments": {}}</tool_call>'
+    assert parse(said) == Reply(said, "", (), ill_formed=True), "of several calls none counts when one is broken"
+
+
+@pytest.mark.usefixtures("sglang")
+@pytest.mark.parametrize("name", ['\n{"name": "book", "arguments": {}}\n', "book it", "<arg_key>a", "[book]"])
+def test_a_block_of_another_syntax_is_no_name_unless_a_tool_is_called_so(
+    chatml: Renderer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(FakeCalls, "odd", [SimpleNamespace(name=name, parameters="{}", tool_index=-1)])
+    parser = ReplyParser(chatml, tool_call_parser="odd")
+    said = "<tool_call>{}</tool_call>"
+    assert parse_with(chatml, parser)(said) == Reply(said, "", (), ill_formed=True)
+    tools = [{"type": "function", "function": {"name": name}}]
+    (call,) = parser.parse(chatml.encode(said), finish="stop", tools=tools, mint=lambda number: "c").tool_calls
+    assert call.name == name
+
+
+@pytest.mark.usefixtures("sglang")
+@pytest.mark.parametrize("arguments", ["[1]", '"{}"', "5", "null", "{", '{"a": NaN}', 5, ["a"], True, {"a": {1}}])
+def test_arguments_that_are_no_object_make_no_call(
+    chatml: Renderer, monkeypatch: pytest.MonkeyPatch, arguments: object
+) -> None:
+    monkeypatch.setattr(FakeCalls, "odd", [SimpleNamespace(name="book", parameters=arguments, tool_index=99)])
+    parse = parse_with(chatml, ReplyParser(chatml, tool_call_parser="odd"))
+    said = '<tool_call>{"name": {}, "arguments": {}}</tool_call>'
+    assert parse(said) == Reply(said, "", (), ill_formed=True)
+
+
+@pytest.mark.parametrize("name", [{"name": "book"}, ["book"], None, 5, "", " "])
+def test_the_built_in_parser_makes_no_call_of_such_names_either(chatml: Renderer, name: object) -> None:
+    said = f"<tool_call>{json.dumps({'name': name, 'arguments': {}})}</tool_call>"
+    assert parse_with(chatml, ReplyParser(chatml))(said) == Reply(said, "", (), ill_formed=True)
+
+
+def test_a_harmony_call_of_no_tool_is_flagged_text(chatml: Renderer) -> None:
+    said = "<|channel|>commentary to=functions.<|message|>{}<|call|>"
+    reply = parse_with(chatml, ReplyParser(chatml, tool_call_parser="gpt-oss"))(said)
+    assert reply.ill_formed and reply.tool_calls == ()
 
 
 @pytest.mark.usefixtures("sglang")

@@ -83,6 +83,37 @@ def test_a_parser_that_does_not_read_the_template_is_named(model: Path, tmp_path
     assert told["round_trips"]["call"].startswith("0 of 1 calls, and the text 'CALL probe_tool")
 
 
+DEAF = (
+    "{% for m in messages if m.role != 'tool' %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{{ '<|im_end|>' }}{% endfor %}"
+    "{{ '<|im_start|>' }}"
+)
+
+
+def test_what_a_template_hides_is_status_1_and_named_though_nothing_forks(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "deaf.jinja").write_text(DEAF)
+    done = audit(model, "--chat-template", str(tmp_path / "deaf.jinja"))
+    assert done.exit_code == 1
+    assert "hidden from the model  the list of tools, tool results" in done.stdout
+    rows = {line[:32].strip(): line[32:].strip() for line in done.stdout.splitlines()}
+    assert rows["tool result"].split(None, 1) == ["hidden", "the tool result is not written"]
+    assert max(map(len, done.stdout.splitlines()[1:])) <= 80
+    found = json.loads(audit(model, "--chat-template", str(tmp_path / "deaf.jinja"), "--json").stdout)
+    assert (found["forks"], found["hidden"]) == ({}, ["tools", "tool_results"])
+
+
+def test_a_missing_stop_token_is_named_with_the_flag_that_gives_it(model: Path, tmp_path: Path) -> None:
+    template = DEAF.replace("<|im_end|>", "<|im_start|>").replace(" if m.role != 'tool'", "")
+    (tmp_path / "opener.jinja").write_text(template)
+    words = ("--chat-template", str(tmp_path / "opener.jinja"))
+    told = " ".join(audit(model, *words).stdout.split())
+    (missing,) = json.loads(audit(model, *words, "--json").stdout)["missing_stops"]
+    assert missing["token"] == "<|im_start|>" and "user" in missing["kinds"]
+    assert f"add {missing['id']} to eos_token_id in generation_config.json or to --rollout-stop-token-ids" in told
+    given = json.loads(audit(model, *words, "--stop-token-id", str(missing["id"]), "--json").stdout)
+    assert (given["missing_stops"], "user" in given["forks"]) == ([], False)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
