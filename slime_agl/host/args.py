@@ -9,6 +9,7 @@ from typing import Any
 
 from slime_agl.errors import ConfigError
 from slime_agl.host.served import trained_address
+from slime_agl.host.trainer import TrainerArgs
 
 _SIZES = (
     "rollout_batch_size",
@@ -147,6 +148,11 @@ class RolloutArgs:
             raise ConfigError(f"--rollout-top-p is {self.rollout_top_p}, it must be above 0 and at most 1")
         if self.rollout_top_k != -1 and self.rollout_top_k < 1:
             raise ConfigError(f"--rollout-top-k is {self.rollout_top_k}, it must be at least 1, or -1 for no limit")
+
+    @property
+    def trainer(self) -> TrainerArgs:
+        """What slime's trainer demands."""
+        return TrainerArgs.read(self.raw)
 
     @property
     def router_url(self) -> str:
