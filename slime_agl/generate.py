@@ -12,7 +12,8 @@ from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs, Sample, current_step, is_aborting
 from slime_agl.rollout.executions import Entry, Limits, ended
 from slime_agl.rollout.one_by_one import OneByOne
-from slime_agl.rollout.support import check_supported, forks
+from slime_agl.rollout.refusals import check_supported
+from slime_agl.rollout.support import forks
 from slime_agl.runtime import Runtime
 
 ABORT_POLL_SECONDS = 0.5
@@ -36,7 +37,7 @@ async def generate(
     """
     config = Config.read(getattr(args, "agl", None))
     read = RolloutArgs.read(args)
-    check_supported(read, config)
+    check_supported(read, config, slimes_loop=True)
     # Making it blocks: it loads a tokenizer and starts threads.
     runtime = await asyncio.to_thread(live_runtime, config, read)
     limits = Limits(

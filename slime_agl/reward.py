@@ -25,17 +25,18 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
 
     Returns the raw rewards and those to train on, both in the order of `samples`. Under an estimator that compares
     the executions of a prompt (grpo, gspo, cispo, reinforce_plus_plus_baseline; not with --disable-rewards-normalization)
-    each trained Sample's reward becomes
+    each Sample's reward becomes
 
         (reward - mean) / (std + 1e-6)        the division for the first three, with --grpo-std-normalization
 
     where mean and std (unbiased) are over the executions of its group, each of which counts once: with its reward, or,
     when its Samples carry different credit, with their mean over trained tokens; std then takes in how credit varies
     within the executions, which keeps such advantages in proportion. Groups are told by `group_index` and
-    executions by `rollout_id`. Samples without a trained token, such as masked placeholders, count in no mean and
-    become 0; so does a group with a single execution that counts. See `slime_agl.credit.groups` for an example.
+    executions by `rollout_id`. Removed Samples (`remove_sample`), such as the placeholders of failed executions, count
+    in no mean and become 0; so does a group with a single execution that counts. Samples that are masked but not
+    removed (--mask-offpolicy-in-partial-rollout) count. See `slime_agl.credit.groups` for an example.
 
-    When every execution gave one trained Sample the result is bit for bit that of slime.
+    When every execution gave one Sample, and none is removed, the result is bit for bit that of slime.
 
     Raises:
         RewardError: a sample has no reward.
@@ -45,7 +46,7 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
     if not normalises_groups(args):
         return raw, raw
     scored = [
-        Scored(group, _execution_name(sample, at), reward, _trained(sample))
+        _scored(sample, group, at, reward)
         for at, (sample, group, reward) in enumerate(zip(samples, _group_names(args, samples), raw, strict=True))
     ]
     groups = groups_of(scored)
@@ -63,15 +64,16 @@ def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> Dy
     """slime's filter of that name, right also when an execution gave several Samples: drop groups with equal rewards.
 
     samples: a group; its items are Samples or, where an execution fanned out, lists of them. Each execution counts once,
-    as in `normalize_rewards`, and masked placeholders count nowhere. slime's own filter judges these rewards, so where
-    every execution gave one trained Sample the verdict and its reason are slime's. A group in which nothing trains is
-    dropped as `nothing_trains`.
+    as in `normalize_rewards`, and removed Samples count nowhere. slime's own filter judges these rewards, so where every
+    execution gave one Sample, and none is removed, the verdict and its reason are slime's. A group in which nothing
+    trains is dropped as `nothing_trains`.
 
     Raises:
-        RewardError: a trained sample has no reward.
+        RewardError: a sample that is not removed has no reward.
     """
-    counted = _one_each(args, samples)
-    if not counted:
+    items = [item if isinstance(item, list) else [item] for item in samples]
+    counted = _one_each(args, items)
+    if not any(_trained(sample) for item in items for sample in item):
         return DynamicFilterOutput(keep=False, reason="nothing_trains")
     if len(counted) == 1:
         counted *= 2  # no spread either way, but of a single number torch warns
@@ -85,18 +87,28 @@ def check_reward_nonzero_std_with_fallback(args: Any, samples: list[Any], **kwar
     return output
 
 
-def _one_each(args: Any, group: list[Any]) -> list[Sample]:
-    """A Sample with the reward of each execution of a group that trains, and with nothing else."""
+def _one_each(args: Any, items: list[list[Sample]]) -> list[Sample]:
+    """A Sample with the reward of each execution that counts, and with nothing else. items: Samples of each execution."""
     key = given(args, "reward_key")
-    items = [item if isinstance(item, list) else [item] for item in group]
     scored = [
-        Scored(None, _execution_name(sample, at), _raw_reward(sample, key), _trained(sample))
+        _scored(sample, None, at, _raw_reward(sample, key))
         for at, item in enumerate(items)
         for sample in item
-        if _trained(sample)
+        if not sample.remove_sample
     ]
     values = [value for one in groups_of(scored) for value in one.values]
     return [Sample(reward={key: value} if key else value) for value in values]
+
+
+def _scored(sample: Sample, group: Hashable, place: int, reward: Any) -> Scored:
+    return Scored(
+        group,
+        _execution_name(sample, place),
+        reward,
+        _trained(sample),
+        sample.response_length,
+        bool(sample.remove_sample),
+    )
 
 
 def _execution_name(sample: Sample, place: int) -> Hashable:

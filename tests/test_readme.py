@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slime_agl.cli import estimators
 from slime_agl.cli.main import main
 from slime_agl.cli.reference import reference
 from slime_agl.config import table
@@ -18,6 +19,11 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_the_table_of_keys_is_the_configurations():
     (written,) = re.findall(r"(?s)<!-- keys -->\n(.*?)<!-- /keys -->", README)
     assert written == table(), "run scripts/readme"
+
+
+def test_the_table_of_estimators_is_what_a_run_refuses():
+    (written,) = re.findall(r"(?s)<!-- estimators -->\n(.*?)<!-- /estimators -->", README)
+    assert written == estimators.table(), "run scripts/readme"
 
 
 def test_the_help_of_every_command_is_the_commands():

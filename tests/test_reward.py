@@ -88,12 +88,22 @@ def test_the_spread_takes_in_what_varies_within_executions(torch_there: bool, mo
     assert normalize_rewards(args, samples)[1] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("masked", [{"remove_sample": True}, {"mask": [0, 0]}, {"mask": []}])
-def test_placeholders_are_not_in_the_baseline_and_get_nothing(masked: dict[str, Any]):
+def test_placeholders_are_not_in_the_baseline_and_get_nothing():
     args = default_args(n_samples_per_prompt=3, grpo_std_normalization=False)
-    samples = [sample(1.0, 0, 0), sample(-100.0, 0, 1, **masked), sample(3.0, 0, 2)]
+    samples = [sample(1.0, 0, 0), sample(-100.0, 0, 1, [0, 0], remove_sample=True), sample(3.0, 0, 2)]
     raw, rewards = normalize_rewards(args, samples)
     assert raw == [1.0, -100.0, 3.0] and rewards == [-1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("mask", [[0, 0], []])
+@pytest.mark.parametrize("estimator", ["grpo", "gspo", "cispo", "reinforce_plus_plus_baseline"])
+def test_masked_executions_count_as_in_slime(mask: list[int], estimator: str):
+    args = default_args(n_samples_per_prompt=4, advantage_estimator=estimator)
+    samples = [sample(1.0, 0, 0, mask), *(sample(0.0, 0, at) for at in (1, 2, 3))]
+    rewards = normalize_rewards(args, samples)[1]
+    assert rewards == slimes(args, [1.0, 0.0, 0.0, 0.0])
+    if estimator == "grpo":
+        assert rewards == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
 
 
 def test_an_execution_that_is_alone_in_its_group_gets_nothing():
@@ -188,12 +198,17 @@ def test_different_credit_within_the_executions_is_no_spread_between_them():
     assert verdict(default_args(), planner_and_coder) == (False, "zero_std_0.5")
 
 
-@pytest.mark.parametrize("masked", [{"remove_sample": True}, {"mask": [0, 0]}, {"mask": []}])
-def test_the_filter_leaves_placeholders_out(masked: dict[str, Any]):
-    placeholder = sample(None, 0, 9, **masked)
+def test_the_filter_leaves_placeholders_out():
+    placeholder = sample(None, 0, 9, remove_sample=True)
     assert verdict(default_args(), [sample(1.0, 0, 0), placeholder, sample(1.0, 0, 1)]) == (False, "zero_std_1.0")
     assert verdict(default_args(), [sample(1.0, 0, 0), placeholder, [sample(0.0, 0, 1)]]) == (True, None)
     assert verdict(default_args(), [placeholder, [placeholder]]) == (False, "nothing_trains")
+
+
+def test_the_filter_counts_masked_executions_unless_nothing_trains():
+    older = sample(1.0, 0, 0, [0, 0])
+    assert verdict(default_args(), [older, sample(0.0, 0, 1), sample(0.0, 0, 2)]) == (True, None)
+    assert verdict(default_args(), [older, sample(0.0, 0, 1, [0, 0])]) == (False, "nothing_trains")
 
 
 def test_executions_without_a_number_are_told_apart_by_their_place():

@@ -14,6 +14,9 @@ as slime averages the loss of an execution over its tokens, the group's advantag
 What scales them is the spread of both kinds: between executions, 0.53 (the unbiased standard deviation of 0.75 and 0),
 and within them, the mean over executions of the variance over trained tokens, here (0.1875 + 0) / 2. Were it the first
 alone, two executions that earn the same would have no spread, and their Samples' differences would be divided by it.
+
+Masked is not absent: an execution of which nothing trains, because older weights sampled it, has earned its reward all
+the same and counts with it. Only a removed Sample, such as the placeholder of a failed execution, counts nowhere.
 """
 
 from __future__ import annotations
@@ -24,21 +27,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What normalising needs of one Sample. trained: its trained tokens, 0 for a masked placeholder."""
+    """What normalising needs of one Sample.
+
+    tokens: of its response; trained: those of them that train. removed: slime takes it out of training (`remove_sample`).
+    """
 
     group: Hashable
     execution: Hashable
     reward: float
     trained: int
+    tokens: int = 0
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """One group.
 
-    values: of each of its executions that counts, in order. members: positions of their trained Samples.
-    within: mean over these executions of the variance of reward over an execution's trained tokens; 0.0 when each has
-    one reward.
+    values: of each of its executions that counts, in order. members: positions of their Samples that are not removed.
+    within: mean over these executions of the variance of reward over an execution's tokens; 0.0 when each has one reward.
     """
 
     values: tuple[float, ...]
@@ -49,13 +56,13 @@ class Group:
 def groups_of(samples: Sequence[Scored]) -> list[Group]:
     """Groups in order of appearance, with every execution counted once.
 
-    An execution's value is the mean of its Samples' rewards, weighted by trained tokens. Samples without a trained
-    token count nowhere and are no members; a group of such Samples only has no values.
+    An execution's value is the mean of its Samples' rewards, weighted by trained tokens; by all tokens of the responses
+    when none of them trains. Removed Samples count nowhere and are not members; a group of such Samples has no values.
     """
     held: dict[Hashable, dict[Hashable, list[int]]] = {}
     for at, sample in enumerate(samples):
         executions = held.setdefault(sample.group, {})
-        if sample.trained:
+        if not sample.removed:
             executions.setdefault(sample.execution, []).append(at)
     return [_group(samples, list(executions.values())) for executions in held.values()]
 
@@ -72,12 +79,18 @@ def _group(samples: Sequence[Scored], executions: list[list[int]]) -> Group:
 
 
 def _variance(samples: Sequence[Scored], mean: float) -> float:
-    total = sum(sample.trained for sample in samples)
-    return sum(sample.trained * (sample.reward - mean) ** 2 for sample in samples) / total
+    return _mean(samples, [(sample.reward - mean) ** 2 for sample in samples])
 
 
 def _value(samples: Sequence[Scored]) -> float:
     first = samples[0].reward
     if all(sample.reward == first for sample in samples):
         return first  # as it is: a mean would round it
-    return sum(sample.reward * sample.trained for sample in samples) / sum(sample.trained for sample in samples)
+    return _mean(samples, [sample.reward for sample in samples])
+
+
+def _mean(samples: Sequence[Scored], values: Sequence[float]) -> float:
+    for weights in ([sample.trained for sample in samples], [sample.tokens for sample in samples]):
+        if total := sum(weights):
+            return sum(value * weight for value, weight in zip(values, weights, strict=True)) / total
+    return sum(values) / len(values)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from slime_agl.errors import ConfigError
+from slime_agl.host.served import trained_address
+from slime_agl.host.trainer import TrainerArgs
 
 _SIZES = (
     "rollout_batch_size",
@@ -30,7 +32,8 @@ class RolloutArgs:
     """The arguments that a rollout function honours, under slime's names and with slime's defaults.
 
     raw: slime's own namespace, to hand to user hooks. Lengths are tokens. rollout_num_engines is at
-    least 1. rollout_max_response_len None leaves a turn to the context's limit.
+    least 1. rollout_max_response_len None leaves a turn to the context's limit. sglang_router_ip and
+    sglang_router_port are those of the trained model, which under --sglang-config need not be slime's default.
     """
 
     raw: Any
@@ -94,7 +97,8 @@ class RolloutArgs:
         """Read slime's namespace; an argument that it lacks, or has as None, has slime's default.
 
         Raises:
-            ConfigError: a value that no rollout can work with, named by its flag.
+            ConfigError: a value that no rollout can work with, named by its flag; or --sglang-config does not have
+                exactly one model that gets weights.
         """
         if args is None:
             raise ConfigError("the rollout function was called without slime's arguments (args is None)")
@@ -103,6 +107,8 @@ class RolloutArgs:
         for name in ("rollout_sample_hook_path", "eval_datasets"):
             values[name] = tuple(values.get(name) or ())
         values["rollout_num_engines"] = _engines(args)
+        if (address := trained_address(args)) is not None:
+            values["sglang_router_ip"], values["sglang_router_port"] = address
         values["apply_chat_template_kwargs"] = _kwargs(values.get("apply_chat_template_kwargs"))
         for name, fallback in _FALLBACKS.items():
             if name not in values and fallback in values:
@@ -142,6 +148,11 @@ class RolloutArgs:
             raise ConfigError(f"--rollout-top-p is {self.rollout_top_p}, it must be above 0 and at most 1")
         if self.rollout_top_k != -1 and self.rollout_top_k < 1:
             raise ConfigError(f"--rollout-top-k is {self.rollout_top_k}, it must be at least 1, or -1 for no limit")
+
+    @property
+    def trainer(self) -> TrainerArgs:
+        """What slime's trainer demands."""
+        return TrainerArgs.read(self.raw)
 
     @property
     def router_url(self) -> str:

@@ -83,6 +83,7 @@ _DEFAULTS: dict[str, Any] = {
     "sglang_router_ip": None,
     "sglang_router_port": None,
     "sglang_model_routers": None,
+    "sglang_config": None,
     "sglang_server_concurrency": 512,
     "sglang_dp_size": 1,
     "sglang_enable_deterministic_inference": False,

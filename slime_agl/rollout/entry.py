@@ -16,9 +16,10 @@ from slime_agl.rollout.evaluate import evaluate
 from slime_agl.rollout.executions import Executor
 from slime_agl.rollout.pool import Pool
 from slime_agl.rollout.record import Recorder
+from slime_agl.rollout.refusals import check_supported
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import check_generate_functions, check_supported, warn_of_positions
+from slime_agl.rollout.support import check_generate_functions, warn
 from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import task_builder
 from slime_agl.rollout.train import TrainStep
@@ -63,7 +64,7 @@ def generate(
         )  # fmt: skip
         if evaluation:
             return await evaluate(read, executor, runtime.eval_prompts, books)
-        warn_of_positions(read, runtime)
+        warn(read, runtime)
         pool = runtime.keep(Pool, lambda: Pool(runtime.outstanding))
         train = TrainStep(
             read, rollout_id, runtime, executor, rewarder, books, pool=pool, data_source=data_source,

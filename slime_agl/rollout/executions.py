@@ -108,14 +108,14 @@ class Executor:
     async def _rewards(self, execution: Execution, negative: float | None) -> list[Any]:
         """One reward for each segment; an evaluation reports the outcome whatever `agl.credit` says."""
         if negative is not None:
-            return [self._shape(negative)] * len(execution.segments)
+            return [self._of_failure(negative)] * len(execution.segments)
         if self._evaluation:
             return [await self._rewarder.own(execution, evaluation=True)] * len(execution.segments)
         return await self._rewarder.credits(execution)
 
     async def _failed(self, source: Sample, execution: Execution, number: int, samples: list[Sample]) -> Entry:
         """The masked placeholder. Hooks see it as slime's do, so that a field they set is on every Sample of a batch."""
-        reward = self._shape(0.0)
+        reward = self._of_failure(0.0)
         if self._evaluation and samples:
             samples = [_last(samples, execution)]
         masked = self._builder.mask(samples, reward) if samples else [
@@ -130,8 +130,8 @@ class Executor:
             self._args.raw, samples, evaluation=self._evaluation, rollout_id=self._step.number
         )
 
-    def _shape(self, reward: float) -> Any:
-        return self._rewarder.shape(reward, "the reward of a failed execution", evaluation=self._evaluation)
+    def _of_failure(self, reward: float) -> Any:
+        return self._rewarder.of_failure(reward, evaluation=self._evaluation)
 
 
 async def run_group(

@@ -14,7 +14,7 @@ from slime_agl.rollout.executions import Entry, Executor, Limits
 from slime_agl.rollout.record import Recorder
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import warn_of_positions
+from slime_agl.rollout.support import warn
 from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.tasks import task_builder
 from slime_agl.runtime import Runtime, Step
@@ -47,7 +47,7 @@ class OneByOne:
             bare=True,
         )  # fmt: skip
         if not evaluation:
-            warn_of_positions(args, self._runtime)
+            warn(args, self._runtime)
         entry = await executor.run(sample, sampling, limits)
         self._books_for(args, evaluation).enter([entry])
         return entry

@@ -15,6 +15,8 @@ from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample, async_rm, batched_async_rm, has_reward_option
 from slime_agl.reward import RewardFunction, ask, shaped
 
+FAILED = "failed"
+
 
 class Rewarder:
     """Gives the samples of an execution their reward: the agent's, else agl.reward's, else slime's own options'."""
@@ -24,6 +26,14 @@ class Rewarder:
 
     def shape(self, reward: Any, source: str, *, evaluation: bool) -> Any:
         return shaped(reward, self._key(evaluation), source)
+
+    def of_failure(self, reward: float, *, evaluation: bool) -> Any:
+        """What a failed execution's Samples carry; it has the field that --log-reward-category reads of each of them."""
+        given = self.shape(reward, "the reward of a failed execution", evaluation=evaluation)
+        category = getattr(self._args.raw, "log_reward_category", None)
+        if category is None or not isinstance(given, dict):
+            return given
+        return {category: FAILED, **given}
 
     def _key(self, evaluation: bool) -> str | None:
         return (self._args.eval_reward_key if evaluation else None) or self._args.reward_key

@@ -34,6 +34,7 @@ class SampleBuilder:
             self._fill(sample, segment)
             if segment.turns[-1].index in execution.ledger.full and sample.status == Sample.Status.COMPLETED:
                 sample.status = Sample.Status.TRUNCATED
+            sample.metadata["agl"]["weight_versions"] = version_spans(segment)
             self._show(sample, segment)
             add_timeline(sample, segment)
             check_sample(sample, segment)
@@ -149,6 +150,27 @@ def _meta_info(part: Sampled) -> dict[str, Any]:
     if part.weight_version and len(part.ids):
         info["weight_version"] = part.weight_version
     return info
+
+
+def version_spans(segment: Segment) -> list[list[Any]]:
+    """Which weights sampled which tokens of a segment's Sample: [start, end, version], ascending, `end` excluded.
+
+    Positions count the response's tokens. Tokens that no span covers were not sampled, or the engine named no version.
+    `Sample.weight_versions` names one for each answer of the engine, and cannot tell the parts of a turn apart.
+    """
+    spans: list[list[Any]] = []
+    first, at = segment.first_trained, 0
+    for place, turn in enumerate(segment.turns[first:], first):
+        at += len(turn.new_ids) if place > first else 0
+        for part in turn.parts:
+            start, at = at, at + len(part.ids)
+            if not part.weight_version or start == at:
+                continue
+            if spans and spans[-1][1:] == [start, part.weight_version]:
+                spans[-1][1] = at
+            else:
+                spans.append([start, at, part.weight_version])
+    return spans
 
 
 def _provenance(execution: Execution, at: int) -> dict[str, Any]:

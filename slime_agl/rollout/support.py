@@ -1,41 +1,17 @@
-"""What of slime's options this version does not do: refused where silence would be wrong, else said once."""
+"""What a run finds out about slime's options as it goes: said once, or refused where slime would mix or stop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slime_agl.config import Config
 from slime_agl.errors import ConfigError
 from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample
 from slime_agl.host.defaults import CUSTOM_GENERATE, REWARD_POST_PROCESS
-from slime_agl.host.estimators import normalises_groups
+from slime_agl.rollout.refusals import cautions, mixes_groups, passrate_counts_samples
 from slime_agl.runtime import Runtime
 
 MANY_SAMPLES = 8
-
-
-def check_supported(args: RolloutArgs, config: Config) -> None:
-    """Look at slime's options before anything starts.
-
-    Raises:
-        ConfigError: top-p sets are to be replayed while agents choose their own top_p; agl.async with --colocate,
-            where agents would meet engines without memory, or with --partial-rollout.
-    """
-    if args.rollout_top_p != 1.0 and config.sampling == "agent":
-        raise ConfigError(
-            f"--rollout-top-p is {args.rollout_top_p}, so training replays the sets that the trainer's top_p kept, but "
-            "agl.sampling lets agents choose theirs; use agl.sampling: trainer, or --rollout-top-p 1.0"
-        )
-    if config.async_.enabled and args.colocate:
-        raise ConfigError(
-            "agl.async.enabled lets agents go on while the trainer trains, which --colocate leaves no engine for; "
-            "give the engines GPUs of their own, or use --partial-rollout instead"
-        )
-    if config.async_.enabled and args.partial_rollout:
-        raise ConfigError(
-            "--partial-rollout parks what a step does not need, agl.async.enabled lets it go on; choose one of them"
-        )
 
 
 def check_generate_functions(args: RolloutArgs, runtime: Runtime, *, evaluation: bool) -> None:
@@ -61,27 +37,26 @@ def check_generate_functions(args: RolloutArgs, runtime: Runtime, *, evaluation:
             )
 
 
-def mixes_groups(args: RolloutArgs) -> bool:
-    """Whether slime will normalise rewards by position, which mixes groups once an execution gives several Samples."""
-    return normalises_groups(args) and args.custom_reward_post_process_path is None
-
-
-def warn_of_positions(args: RolloutArgs, runtime: Runtime) -> None:
-    if mixes_groups(args):
-        runtime.warn_once(
-            f"--custom-reward-post-process-path is not set: under --advantage-estimator {args.advantage_estimator} slime "
-            "normalises rewards by position, so the first execution that gives several Samples will stop the run, and "
-            f"masked executions count as reward 0; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
-        )
+def warn(args: RolloutArgs, runtime: Runtime) -> None:
+    """Say once what works, but not in every case."""
+    for caution in cautions(args):
+        runtime.warn_once(caution)
 
 
 def check_fan_out(args: RolloutArgs, execution: Execution, samples: Sequence[Sample]) -> None:
-    """Several Samples of one execution need a normalisation that knows of groups.
+    """Several Samples of one execution need a normalisation that knows of groups, and no pass rates by position.
 
     Raises:
-        ConfigError: slime would take the whole batch for one group, silently.
+        ConfigError: slime would take the whole batch for one group, silently; or its trainer would stop.
     """
-    if len(samples) > 1 and mixes_groups(args):
+    if len(samples) < 2:
+        return
+    if passrate_counts_samples(args):
+        raise ConfigError(
+            f"rollout {execution.rollout_id} gave {len(samples)} Samples (forks: {forks(execution)}), and --log-passrate "
+            "stops slime's trainer when an execution gives more than one; leave it out"
+        )
+    if mixes_groups(args):
         raise ConfigError(
             f"rollout {execution.rollout_id} gave {len(samples)} Samples (forks: {forks(execution)}), and under "
             f"--advantage-estimator {args.advantage_estimator} slime would then normalise the rewards of the whole "

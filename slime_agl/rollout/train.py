@@ -15,6 +15,7 @@ from slime_agl.host import (
     MetricGatherer,
     RolloutArgs,
     RolloutFnTrainOutput,
+    Sample,
     call_dynamic_filter,
     load_function,
     should_drop_dynamic_filter_output,
@@ -23,6 +24,7 @@ from slime_agl.rollout.admission import Admission
 from slime_agl.rollout.books import Books
 from slime_agl.rollout.ending import Ending
 from slime_agl.rollout.executions import Entry, Executor, Limits, run_group
+from slime_agl.rollout.filling import fill
 from slime_agl.rollout.offpolicy import mask_older
 from slime_agl.rollout.pool import Group, Pool, Run
 from slime_agl.rollout.rewards import Rewarder
@@ -52,7 +54,8 @@ class TrainStep:
         self._dropped = MetricGatherer()
         self._everything: list[list[Entry]] = []
         self._kept: list[tuple[Run, list[Entry]]] = []
-        self._failed_in_a_row = self._filtered = 0
+        self._failed_in_a_row = self._filtered = self._masked = 0
+        self._needs_trained_tokens = args.trainer.needs_trained_tokens
         self._first_error = ""
         self._began = time.monotonic()
 
@@ -145,6 +148,10 @@ class TrainStep:
             self._note_failure(entries)
             return False
         self._failed_in_a_row = 0
+        if self._needs_trained_tokens and not all(_trains(sample) for entry in entries for sample in entry.samples):
+            self._drop(run, entries, "masked")
+            self._note_masked()
+            return False
         output = self._verdict(entries)
         in_play = len(self._kept) + len(self._pool)
         target = self._args.rollout_batch_size
@@ -195,6 +202,16 @@ class TrainStep:
                 )
             )
 
+    def _note_masked(self) -> None:
+        """Say once a step that hardly any group is whole: the step ends only when the batch is full."""
+        self._masked += 1
+        if self._masked == MANY_BATCHES * self._args.rollout_batch_size:
+            logger.warning(
+                "--advantage-estimator reinforce_plus_plus takes no masked Sample, so a group with a failed execution is "
+                "replaced: %d in step %d so far, and %d of %d are kept; reinforce_plus_plus_baseline needs no such thing",
+                self._masked, self._number, len(self._kept), self._args.rollout_batch_size,
+            )  # fmt: skip
+
     def _note_filtered(self) -> None:
         """Say once a step that its filter keeps hardly anything: the step ends only when the batch is full."""
         self._filtered += 1
@@ -226,6 +243,9 @@ class TrainStep:
         samples = nested(sorted((entries for _, entries in self._kept), key=_position))
         if self._args.rollout_sample_filter_path:
             load_function(self._args.rollout_sample_filter_path)(raw, samples)
+        schedule = self._args.trainer.schedule
+        if schedule is not None and isinstance(samples[0][0], list):
+            self._tally.count("batch_filling_samples", fill(samples, schedule))
         if self._args.rollout_all_samples_process_path:
             process = load_function(self._args.rollout_all_samples_process_path)
             process(raw, [shown(entries) for entries in sorted(self._everything, key=_position)], self._source)
@@ -244,6 +264,10 @@ def _show_age(entry: Entry, started: int, seconds: float) -> None:
         sample.non_generation_time *= share
 
 
+def _trains(sample: Sample) -> bool:
+    return not sample.remove_sample and any(sample.loss_mask or ())
+
+
 def _position(entries: list[Entry]) -> Any:
     index = entries[0].samples[0].index
     return entries[0].samples[0].rollout_id if index is None else index
@@ -260,7 +284,7 @@ def nested(groups: Sequence[Sequence[Entry]]) -> list[list[Any]]:
     """Groups with one depth over the whole batch: Samples everywhere, or lists of them everywhere."""
     if all(len(entry.samples) == 1 for group in groups for entry in group):
         return [[entry.samples[0] for entry in group] for group in groups]
-    return [[entry.samples for entry in group] for group in groups]
+    return [[list(entry.samples) for entry in group] for group in groups]
 
 
 def all_failed(who: str, failure: str, error: str) -> str:

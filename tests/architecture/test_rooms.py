@@ -58,7 +58,7 @@ DOORS = {
     "tqdm": {"rollout"},
     "transformers": {"chat", "local", "testing"},
     "uvloop": {"gateway", "local"},
-    "yaml": {"cli"},
+    "yaml": {"cli", "host"},
 }
 HEAVY = {
     "torch",

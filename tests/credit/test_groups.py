@@ -19,9 +19,26 @@ def test_groups_keep_their_order_and_may_be_interleaved():
     assert groups_of(samples) == [Group((1.0, 3.0), (0, 2)), Group((2.0,), (1,))]
 
 
-def test_what_does_not_train_counts_nowhere():
-    samples = [Scored(0, 0, 9.0, 0), Scored(0, 1, 1.0, 2), Scored(0, 1, 5.0, 0), Scored(1, 2, 4.0, 0)]
+def test_a_removed_sample_counts_nowhere():
+    samples = [
+        Scored(0, 0, 9.0, 5, removed=True), Scored(0, 1, 1.0, 2), Scored(0, 1, 5.0, 0, removed=True),
+        Scored(1, 2, 4.0, 0, removed=True),
+    ]  # fmt: skip
     assert groups_of(samples) == [Group((1.0,), (1,)), Group((), ())]
+
+
+def test_an_execution_that_is_masked_counts_with_its_reward():
+    samples = [Scored(0, 0, 9.0, 0, tokens=3), Scored(0, 1, 1.0, 2, tokens=2)]
+    assert groups_of(samples) == [Group((9.0, 1.0), (0, 1))]
+
+
+def test_the_tokens_that_train_weigh_within_an_execution_and_all_of_them_where_none_does():
+    half_masked = [Scored(0, 0, 1.0, 4, tokens=4), Scored(0, 0, 0.0, 0, tokens=4)]
+    assert groups_of(half_masked) == [Group((1.0,), (0, 1))]
+    masked = [Scored(0, 0, 1.0, 0, tokens=3), Scored(0, 0, 0.0, 0, tokens=1)]
+    assert groups_of(masked) == [Group((0.75,), (0, 1), within=0.1875)]
+    empty = [Scored(0, 0, 1.0, 0), Scored(0, 0, 0.0, 0)]
+    assert groups_of(empty) == [Group((0.5,), (0, 1), within=0.25)]
 
 
 def test_an_execution_of_the_same_number_in_another_group_is_another():

@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from slime_agl.errors import ConfigError, RewardError
+from slime_agl.host import Sample
 from slime_agl.rollout import shutdown
 from slime_agl.testing.agents import chat_agent
 from tests.conftest import flat
@@ -80,6 +81,9 @@ def test_a_parked_turn_goes_on_in_the_next_step_token_exact(fake_sglang, slow_an
     assert sample.prompt == "slow" and sample.response.startswith(ANSWER)
     assert sample.weight_versions == ["1", "2"] and sample.metadata["start_rollout_id"] == 0
     assert sum(sample.loss_mask) == sample.response_length == len(fake_sglang.tokenizer.encode(ANSWER)) + 1
+    spans = [[0, 3, "1"], [3, sample.response_length, "2"]]
+    assert sample.metadata["agl"]["weight_versions"] == spans
+    assert Sample.from_dict(json.loads(json.dumps(sample.to_dict()))).metadata["agl"]["weight_versions"] == spans
     assert second.metrics["rollout/agl/resumed_groups"] == 1
     assert token_exact(fake_sglang, [*first.samples, *second.samples]) == sum(len(s.ids) for s in fake_sglang.answers)
     assert run.under_way == [] and len(fake_sglang.requests) == 3

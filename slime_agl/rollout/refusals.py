@@ -1,0 +1,125 @@
+"""Options of slime that its trainer or this package cannot join: refused before anything starts, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slime_agl.config import Config
+from slime_agl.errors import ConfigError
+from slime_agl.host import RolloutArgs
+from slime_agl.host.defaults import REWARD_POST_PROCESS, ROLLOUT_FUNCTION
+from slime_agl.host.estimators import normalises_groups
+from slime_agl.host.trainer import TrainerArgs
+
+
+def check_supported(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) -> None:
+    """Look at slime's options before anything starts. slimes_loop: slime calls `slime_agl.generate.generate`.
+
+    Raises:
+        ConfigError: there are problems; it names all of them.
+    """
+    if found := list(problems(args, config, slimes_loop=slimes_loop)):
+        raise ConfigError("\n".join(found))
+
+
+def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) -> Iterator[str]:
+    """What stops a run or trains something wrong, and the flag to change."""
+    trainer = args.trainer
+    yield from _modes(args, config)
+    yield from _estimator(args, trainer, slimes_loop=slimes_loop)
+    yield from _fixed_batches(trainer, config, slimes_loop=slimes_loop)
+    if trainer.use_opd and trainer.opd_type == "sglang":
+        yield (
+            "--use-opd --opd-type sglang takes each Sample's reward for the teacher's answer, which a failed execution "
+            "and a rewarded agent do not have, and slime stops there; use --opd-type megatron, or leave --use-opd out"
+        )
+
+
+def cautions(args: RolloutArgs) -> Iterator[str]:
+    """What works, but not in every case, or not as one might think."""
+    trainer = args.trainer
+    if mixes_groups(args):
+        yield (
+            f"--custom-reward-post-process-path is not set: under --advantage-estimator {args.advantage_estimator} slime "
+            "normalises rewards by position, so the first execution that gives several Samples will stop the run, and "
+            f"masked executions count as reward 0; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
+        )
+    if trainer.estimator == "ppo" and trainer.kl_coef and not trainer.use_rollout_logprobs:
+        yield (
+            f"--kl-coef {trainer.kl_coef} under --advantage-estimator ppo also counts the KL of tokens that the model did "
+            "not sample, such as tool results: slime's estimator takes no mask. --use-kl-loss --kl-loss-coef leaves "
+            "them out"
+        )
+    if passrate_counts_samples(args):
+        yield (
+            "--log-passrate stops slime's trainer at the first batch in which an execution gives several Samples; leave "
+            "it out if your agent branches or has subagents"
+        )
+
+
+def _modes(args: RolloutArgs, config: Config) -> Iterator[str]:
+    if args.rollout_top_p != 1.0 and config.sampling == "agent":
+        yield (
+            f"--rollout-top-p is {args.rollout_top_p}, so training replays the sets that the trainer's top_p kept, but "
+            "agl.sampling lets agents choose theirs; use agl.sampling: trainer, or --rollout-top-p 1.0"
+        )
+    if config.async_.enabled and args.colocate:
+        yield (
+            "agl.async.enabled lets agents go on while the trainer trains, which --colocate leaves no engine for; "
+            "give the engines GPUs of their own, or use --partial-rollout instead"
+        )
+    if config.async_.enabled and args.partial_rollout:
+        yield "--partial-rollout parks what a step does not need, agl.async.enabled lets it go on; choose one of them"
+
+
+def _estimator(args: RolloutArgs, trainer: TrainerArgs, *, slimes_loop: bool) -> Iterator[str]:
+    if trainer.needs_trained_tokens and args.partial_rollout and args.mask_offpolicy_in_partial_rollout:
+        yield (
+            "--mask-offpolicy-in-partial-rollout can mask all of a Sample, at which --advantage-estimator "
+            "reinforce_plus_plus stops slime; leave the flag out, or use reinforce_plus_plus_baseline"
+        )
+    if trainer.needs_trained_tokens and slimes_loop:
+        yield (
+            "a failed execution is a masked Sample, at which --advantage-estimator reinforce_plus_plus stops slime; use "
+            f"--rollout-function-path {ROLLOUT_FUNCTION}, which replaces its group, or reinforce_plus_plus_baseline"
+        )
+    if trainer.estimator == "ppo" and trainer.kl_coef and trainer.use_rollout_logprobs:
+        yield (
+            f"--kl-coef {trainer.kl_coef} with --use-rollout-logprobs under --advantage-estimator ppo takes the KL of "
+            "tokens that the model did not sample, such as tool results, from a logprob of 0; leave --use-rollout-logprobs "
+            "out, or use --use-kl-loss --kl-loss-coef in place of --kl-coef"
+        )
+
+
+def _fixed_batches(trainer: TrainerArgs, config: Config, *, slimes_loop: bool) -> Iterator[str]:
+    schedule = trainer.schedule
+    if not trainer.fixed_batches or (schedule is not None and schedule.size * schedule.align == 1):
+        return
+    mend = "pass --use-dynamic-batch-size --max-tokens-per-gpu N"
+    if slimes_loop:
+        if config.generate_returns == "list":
+            yield (
+                "agl.generate_returns: list lets an execution give several Samples, and slime's fixed micro-batches stop "
+                f"at a number that does not divide; {mend}"
+            )
+    elif trainer.megatron_config_path:
+        yield (
+            "slime's fixed micro-batches stop at a number of Samples that does not divide, and under "
+            f"--megatron-config-path it is not known here which do; {mend}"
+        )
+    elif trainer.needs_trained_tokens:
+        yield (
+            "an execution that gives several Samples upsets slime's fixed micro-batches, and --advantage-estimator "
+            f"reinforce_plus_plus takes no masked Samples that fill them; {mend}"
+        )
+
+
+def mixes_groups(args: RolloutArgs) -> bool:
+    """Whether slime will normalise rewards by position, which mixes groups once an execution gives several Samples."""
+    return normalises_groups(args) and args.custom_reward_post_process_path is None
+
+
+def passrate_counts_samples(args: RolloutArgs) -> bool:
+    """Whether slime's trainer will demand one Sample for each execution, for its pass rates."""
+    trainer = args.trainer
+    return trainer.log_passrate and args.n_samples_per_prompt > 1 and not trainer.debug_rollout_only
