@@ -19,11 +19,11 @@ import logging
 import re
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from slime_agl.lightning.failures import agent_stack
 from slime_agl.lightning.owner import Name, Owner, current
 
 logger = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ class ForeignCalls:
         )
         if self.count == 1:
             logger.warning("%s (later ones are only counted, in `mixed_calls`)", message)
-        stack = "".join(traceback.format_stack(sys._getframe(2)))
-        owner.strike(f"{stack}{ForeignCallError.__name__}: {message}", ForeignCallError.__name__)
+        kind = ForeignCallError.__name__
+        owner.strike(f"{agent_stack(sys._getframe(2))}{kind}: {message}", kind)
         raise ForeignCallError(errno.EPERM, message)
 
 
