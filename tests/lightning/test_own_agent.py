@@ -39,8 +39,9 @@ class BlockingChartAgent(ChartAgent):
         assert self.endpoint == rollout.rollout_id, "another execution's endpoint"
 
 
-def cached(make=functools.cache(ChartAgent)):
-    return make()
+@functools.cache
+def cached():
+    return ChartAgent()
 
 
 class Talker:
