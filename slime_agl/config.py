@@ -34,6 +34,11 @@ class RunnersConfig:
     timeout_seconds: float | None = key(
         3600.0, "deadline of one attempt, then it is sealed, aborted and cancelled; null for none"
     )
+    end_processes: bool = key(
+        True,
+        "whether processes that an attempt started (programs, servers, daemons) end with it, and with this process "
+        "when it is killed; `false` for agents that start one on first use for all executions",
+    )
 
     def __post_init__(self) -> None:
         at_least("agl.runners.max_concurrency", self.max_concurrency, 1)
@@ -75,9 +80,20 @@ class FailureConfig:
     deadline: Policy = key("mask", "the same when the attempt met its deadline")
     max_attempts: int = key(3, "most tries of an execution under `retry`")
     negative_reward: float = key(0.0, "reward of a failed execution under `negative`")
+    stall_groups: int | None = key(
+        None,
+        "a run that has worked stops when so many groups in a row have no usable execution, and `stall_seconds` have "
+        "passed; default four batches. One in which nothing ever worked stops after one batch and 8 executions",
+    )
+    stall_seconds: float | None = key(
+        600.0, "seconds of a step without a usable group before a stall stops the run; null for never"
+    )
 
     def __post_init__(self) -> None:
         at_least("agl.failure.max_attempts", self.max_attempts, 1)
+        at_least("agl.failure.stall_groups", self.stall_groups, 1)
+        if self.stall_seconds is not None and self.stall_seconds < 0:
+            raise ConfigError(f"agl.failure.stall_seconds is {self.stall_seconds}, it must be at least 0, or null")
 
     def policy(self, failure: str) -> Policy:
         """What happens to an execution that failed so; one that made no LLM call is masked, as it has no tokens."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import threading
@@ -22,16 +21,21 @@ from slime_agl.gateway import garbage
 from slime_agl.gateway.server import Gateway
 from slime_agl.host import EvalPrompts
 from slime_agl.lightning.service import Lightning
+from slime_agl.loops import LoopThread
 from slime_agl.outstanding import Outstanding
 
 logger = logging.getLogger(__name__)
 
 STEPS_HELD = 2
 INTERRUPT_SECONDS = 30.0
+STOP_SECONDS = 120.0
 
 T = TypeVar("T")
 TRAIN: Literal["train"] = "train"
-CONTAINED = ("late_requests", "dropped_calls", "abandoned_threads", "abandoned_tasks")
+CONTAINED = (
+    "late_requests", "dropped_calls", "abandoned_threads", "abandoned_tasks", "mixed_calls", "exits_caught",
+    "blocked_loops", "blocked_seconds", "ended_processes", "left_processes",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -60,8 +64,7 @@ class Runtime:
     ) -> None:  # fmt: skip
         self.config, self.renderer, self.eval_prompts = config, renderer, eval_prompts
         self._gateway, self._lightning, self._desk = gateway, lightning, desk
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="agl-runtime", daemon=True)
+        self._loop = LoopThread("agl-runtime", lightning.new_loop(), exited=lightning.exited)
         self._steps: list[Step] = []
         # An execution is held by the steps, and beyond them by whoever still needs it.
         self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
@@ -76,7 +79,7 @@ class Runtime:
 
     def start(self) -> None:
         """Start gateway, store and runners. What started is stopped again when a later part fails."""
-        self._thread.start()
+        self._loop.start()
         self._running = True
         try:
             self._gateway.start()
@@ -92,14 +95,14 @@ class Runtime:
             return
         self._running = False
         try:
-            self._wait(self._close())
+            self._wait(self._close(), STOP_SECONDS)
+        except TimeoutError:
+            logger.error("the agents have not ended within %g s; what blocks them is left behind", STOP_SECONDS)
         finally:
             if self._collector is not None:
                 garbage.restore(self._collector)
             self._gateway.stop()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._loop.stop()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the runtime's loop and wait for it. An interrupt cancels it and waits for its cleanup."""
@@ -121,7 +124,7 @@ class Runtime:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the runtime's loop, for a caller who waits on another one (asyncio.wrap_future)."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return self._loop.submit(coroutine)
 
     def warn_once(self, message: str, *, topic: str = "") -> None:
         """Log a warning, once in this runtime's life; `topic` names it when its words vary."""
@@ -233,15 +236,11 @@ class Runtime:
         step.finished.clear()
         await self._lightning.release(step.rollouts)
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _wait(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         done = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(_announced(coroutine, done), self._loop)
+        future = self._loop.submit(_announced(coroutine, done))
         try:
-            return future.result()
+            return future.result(seconds)
         except KeyboardInterrupt:
             future.cancel()
             done.wait(INTERRUPT_SECONDS)
@@ -251,5 +250,10 @@ class Runtime:
 async def _announced(coroutine: Coroutine[Any, Any, T], done: threading.Event) -> T:
     try:
         return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        # It would end the process of the trainer without a word.
+        raise SlimeAglError(
+            f"{type(error).__name__} was raised by code that runs for a step, outside any agent"
+        ) from error
     finally:
         done.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -24,6 +24,9 @@ from slime_agl.gateway.sampling import Sampler
 from slime_agl.gateway.session import SealedSession, SessionSpec
 from slime_agl.gateway.sessions import Sessions
 from slime_agl.gateway.turns import TurnMaker, TurnSink
+from slime_agl.loops import LoopThread
+
+logger = logging.getLogger(__name__)
 
 # Agents keep connections in a pool between turns; closing them early would race with their next request.
 KEEPALIVE_SECONDS = 3600.0
@@ -47,8 +50,7 @@ class Gateway:
 
     def __init__(self, config: GatewayConfig, parts: GatewayParts) -> None:
         self._config, self._parts = config, parts
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: LoopThread | None = None
         self._stack = AsyncExitStack()
         self._sessions: Sessions | None = None
         self.url = ""
@@ -61,9 +63,8 @@ class Gateway:
             ConfigError: the address is taken or not this machine's.
             EngineUnavailable: no engine answers.
         """
-        self._loop = _new_loop()
-        self._thread = threading.Thread(target=self._run, name="agl-gateway", daemon=True)
-        self._thread.start()
+        self._loop = LoopThread("agl-gateway", _new_loop(), exited=_exited)
+        self._loop.start()
         try:
             self._submit(self._start).result()
         except BaseException:
@@ -72,14 +73,12 @@ class Gateway:
 
     def stop(self) -> None:
         """Seal what is open, close the engine client and the sockets. May be called again."""
-        if self._loop is None or self._thread is None:
+        if self._loop is None:
             return
-        if self._thread.is_alive():
+        if self._loop.alive:
             self._submit(self._stack.aclose).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
-        self._loop = self._thread = None
+        self._loop.stop()
+        self._loop = None
 
     async def open(self, spec: SessionSpec) -> str:
         """Let an attempt in; returns its key."""
@@ -121,11 +120,7 @@ class Gateway:
         async def run() -> Any:
             return await make()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        return self._loop.submit(run())
 
     async def _start(self) -> None:
         config, parts = self._config, self._parts
@@ -162,6 +157,10 @@ class Gateway:
             ) from error
         port = runner.addresses[0][1]
         self.url = (config.public_url or f"http://{_in_url(config.host)}:{port}").rstrip("/")
+
+
+def _exited(error: BaseException) -> None:
+    logger.error("%s was raised on the event loop of the gateway, which goes on", type(error).__name__, exc_info=error)
 
 
 async def _later(value: Any) -> Any:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import logging
+import time
+from collections.abc import Callable
 from typing import Any
 
 from slime_agl.errors import ConfigError, closest
 from slime_agl.lightning._agl import FunctionalLitAgent, LitAgent
 
+logger = logging.getLogger(__name__)
+
+SLOW_COPY_SECONDS = 1.0
 _FILLED = ("task", "llm", "prompt_template", "rollout")
 _ACCEPTED = (
     "a LitAgent instance or subclass, a function decorated with @agl.rollout, a plain or async function with a "
@@ -17,23 +24,92 @@ _ACCEPTED = (
 )
 
 
-def load_agent(obj: object) -> LitAgent[Any]:
-    """Return the agent that `obj` is, wraps or makes.
+class Agents:
+    """An agent of its own for every slot that executions run in, so that state on an agent belongs to one execution.
+
+    A class or a factory is called for each slot. An instance is copied deeply, and stays as it is itself; a function
+    has no state and is wrapped anew.
+
+    first: the agent of the slot that asks first. uncopyable: '' or why all slots have to share one instance, one
+    execution at a time.
+    """
+
+    def __init__(self, make: Callable[[], LitAgent[Any]], spare: list[LitAgent[Any]], uncopyable: str = "") -> None:
+        self._make, self._spare = make, spare
+        self.first = spare[0]
+        self.uncopyable = uncopyable
+
+    def take(self) -> LitAgent[Any]:
+        """An agent that no other slot has. Raises whatever the user's class, factory or copying raises."""
+        return self._spare.pop(0) if self._spare else self._make()
+
+
+def load_agents(obj: object) -> Agents:
+    """The agents that `obj` is, wraps or makes.
 
     Raises:
         ConfigError: `obj` is none of the accepted kinds; says what it is and what is accepted.
     """
+    if isinstance(obj, type) and issubclass(obj, LitAgent):
+        return Agents(lambda: _instance(obj), [_instance(obj)])
     agent = _agent_of(obj)
-    if agent is None and _is_factory(obj):
-        made = obj()  # type: ignore[operator]
-        agent = _agent_of(made)
-        if agent is None:
-            if inspect.iscoroutine(made):
-                made.close()
-            raise ConfigError(f"agent factory {_name(obj)} returned {_describe(made)}; expected {_ACCEPTED}")
-    if agent is None:
+    if agent is not None:
+        return _copies_of(agent)
+    if not _is_factory(obj):
         raise ConfigError(f"the agent is {_describe(obj)}; expected {_ACCEPTED}")
+    first, second = _made_by(obj), _made_by(obj)
+    if first is second:
+        # The factory keeps its agent, as a cached one does.
+        return _copies_of(first)
+    return Agents(lambda: _made_by(obj), [first, second])
+
+
+def load_agent(obj: object) -> LitAgent[Any]:
+    """An agent to look at, for those that run none. Raises ConfigError as `load_agents`."""
+    return load_agents(obj).first
+
+
+def _made_by(factory: Any) -> LitAgent[Any]:
+    made = factory()
+    agent = _agent_of(made)
+    if agent is None:
+        if inspect.iscoroutine(made):
+            made.close()
+        raise ConfigError(f"agent factory {_name(factory)} returned {_describe(made)}; expected {_ACCEPTED}")
     return agent
+
+
+def _copies_of(agent: LitAgent[Any]) -> Agents:
+    if _is_stateless(agent):
+        return Agents(lambda: copy.copy(agent), [copy.copy(agent)])
+    began = time.monotonic()
+    try:
+        first = copy.deepcopy(agent)
+    except Exception as error:
+        # Whatever copying somebody's object raises, a lock's TypeError mostly, means that there is one of it.
+        reason = f"{type(error).__name__}: {error}"
+        logger.warning(
+            "the agent %s cannot be copied (%s), so its executions run one at a time; name its class, or a factory "
+            "without parameters that makes one, and each of them gets an agent of its own", _describe(agent), reason,
+        )  # fmt: skip
+        return Agents(lambda: agent, [agent], uncopyable=reason)
+    if (seconds := time.monotonic() - began) > SLOW_COPY_SECONDS:
+        logger.warning(
+            "copying the agent %s took %.1f s, once for each execution that runs at a time; name a factory without "
+            "parameters whose agents share what is large", _describe(agent), seconds,
+        )  # fmt: skip
+    return Agents(lambda: copy.deepcopy(agent), [first])
+
+
+def _is_stateless(agent: LitAgent[Any]) -> bool:
+    """Whether an agent is a function: what that reaches, it was given by its module or its closure."""
+    if type(agent) is not FunctionalLitAgent:
+        return False
+    function = agent._rollout_func
+    while isinstance(function, functools.partial):
+        function = function.func
+    owner = getattr(function, "__self__", None)
+    return inspect.isroutine(function) and (owner is None or isinstance(owner, type) or inspect.ismodule(owner))
 
 
 def is_async(agent: LitAgent[Any]) -> bool:

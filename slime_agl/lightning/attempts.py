@@ -6,13 +6,16 @@ import asyncio
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from slime_agl.lightning._agl import AttemptedRollout, LitAgentRunner
+from slime_agl.lightning._agl import AttemptedRollout
 from slime_agl.lightning.clock import WorkingClock
 from slime_agl.lightning.failures import agent_traceback
 from slime_agl.lightning.outcome import CANCELLED, FAILED, SUCCEEDED, TIMEOUT, AttemptOutcome
+from slime_agl.lightning.owner import Owner, current
+from slime_agl.lightning.processes import Processes
 from slime_agl.lightning.rewards import rewards_of
+from slime_agl.lightning.slots import Slot
 from slime_agl.lightning.spans import SpanBuffer
 from slime_agl.lightning.store import ReleasingStore
 from slime_agl.lightning.tracer import RoutingTracer
@@ -54,8 +57,12 @@ class Ended:
 class AttemptRun:
     """Runs one attempt with Agent Lightning's own runner and owns its deadline.
 
-    `clock` measures the deadline: it stands still while the attempt is parked. `stop` is a future of the caller: when it is done the attempt is cancelled. On a deadline or a stop
-    the session is sealed first, so that a turn in flight is not answered to an agent that is going away.
+    `clock` measures the deadline: it stands still while the attempt is parked. `stop` is a future of the caller: when it
+    is done the attempt is cancelled. `owner` is whom all that runs for the attempt belongs to; a strike at it ends the
+    attempt as failed. On a deadline, a stop or a strike the session is sealed first, so that a turn in flight is not
+    answered to an agent that is going away. However the attempt ends, what it started in `processes` ends with it.
+
+    left_behind: the agent's task, when it ignores its cancellation.
     """
 
     def __init__(
@@ -68,6 +75,8 @@ class AttemptRun:
         timeout_seconds: float | None,
         clock: WorkingClock,
         stop: asyncio.Future[None],
+        owner: Owner,
+        processes: Processes | None,
     ) -> None:
         self._attempted = attempted
         self._ids = (attempted.rollout_id, attempted.attempt.attempt_id)
@@ -77,9 +86,11 @@ class AttemptRun:
         self._timeout = timeout_seconds
         self._clock = clock
         self._stop = stop
+        self._owner = owner
+        self._processes = processes
         self.left_behind: asyncio.Task[Ended] | None = None
 
-    async def run(self, runner: LitAgentRunner[Any], slot: int) -> AttemptOutcome:
+    async def run(self, slot: Slot) -> AttemptOutcome:
         """Run to the end; the store knows the status and holds all spans when this returns.
 
         An agent's error is part of the outcome. What is raised is the session's or the store's own.
@@ -90,10 +101,11 @@ class AttemptRun:
         try:
             await self._store.update_attempt(*self._ids, status="running")
             api_key = await self._session.open(*self._ids)
-            runner.init_worker(slot, StoreView(self._store, buffer, self._attempted, api_key=api_key))
-            task = asyncio.create_task(self._step(runner), name=f"agent-{self._ids[0]}")
-            ended = await self._supervise(task)
+            view = StoreView(self._store, buffer, self._attempted, api_key=api_key)
+            task = asyncio.create_task(self._step(slot, view), name=f"agent-{self._ids[0]}")
+            ended = await self._supervise(task, slot)
         finally:
+            self._owner.state = "left_behind" if self.left_behind is not None or slot.thread_left else "over"
             self._tracer.detach(buffer)
             spans = await buffer.close()
         try:
@@ -106,36 +118,50 @@ class AttemptRun:
             *self._ids, ended.status, ended.error, ended.error_type, rewards, spans, started, time.time()
         )
 
-    async def _step(self, runner: LitAgentRunner[Any]) -> Ended:
+    async def _step(self, slot: Slot, view: StoreView) -> Ended:
         try:
+            runner = slot.runner(view)
+            # What making the agent starts is the slot's, what it starts from here on is this attempt's.
+            current.set(self._owner)
             await runner.step(self._attempted.input, mode=self._attempted.mode)
-        except (asyncio.CancelledError, KeyboardInterrupt):
+        except asyncio.CancelledError:
             raise
         except BaseException as error:
             # The edge of the agent: whatever it raises, SystemExit too, is how its attempt ended.
             return Ended.by(error)
         return Ended(SUCCEEDED)
 
-    async def _supervise(self, task: asyncio.Task[Ended]) -> Ended:
+    async def _supervise(self, task: asyncio.Task[Ended], slot: Slot) -> Ended:
         late = [] if self._timeout is None else [asyncio.ensure_future(self._clock.sleep(self._timeout))]
+        struck = self._owner.struck
         try:
-            await asyncio.wait([task, self._stop, *late], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task, self._stop, struck, *late], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for deadline in late:
                 deadline.cancel()
-            ended = _verdict(task) if task.done() else None
+            ended = Ended(FAILED, *struck.result()) if struck.done() else _verdict(task) if task.done() else None
+            struck.cancel()
             try:
                 await self._session.seal(*self._ids)
             finally:
                 task.cancel()
+        await self._wind_up(task, slot)
         if ended is not None:
             return ended
-        await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
-        if not task.done():
-            self.left_behind = task
         if self._stop.done():
             return Ended(CANCELLED, "the attempt was cancelled", "CancelledError")
         return Ended(TIMEOUT, f"the agent ran longer than its {self._timeout:g} s", "TimeoutError")
+
+    async def _wind_up(self, task: asyncio.Task[Ended], slot: Slot) -> None:
+        """Let a cancelled agent clean up, then end its processes, for one of which it may have waited."""
+        if not task.done():
+            await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
+        if self._processes is not None and await self._processes.end(self._owner):
+            if not task.done():
+                await asyncio.wait({task}, timeout=CANCEL_GRACE_SECONDS)
+            await slot.thread_ended(CANCEL_GRACE_SECONDS)
+        if not task.done():
+            self.left_behind = task
 
     async def _report(self, ended: Ended) -> None:
         if ended.status == CANCELLED:

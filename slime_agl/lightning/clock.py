@@ -23,6 +23,10 @@ class WorkingClock:
     def seconds(self) -> float:
         return self._before + (0.0 if self._since is None else self._now() - self._since)
 
+    @property
+    def paused(self) -> bool:
+        return self._since is None
+
     def pause(self) -> None:
         """Stand still. May be called again."""
         self._before, self._since = self.seconds(), None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import traceback
 from collections import Counter
+from types import FrameType
 
 from slime_agl.lightning.outcome import FAILED, TIMEOUT, AttemptOutcome
 
 logger = logging.getLogger(__name__)
 
-_PLUMBING = ("agentlightning.", "slime_agl.lightning.")
+_PLUMBING = ("agentlightning.", "slime_agl.lightning.", "slime_agl.loops", "asyncio.", "threading")
 _RUNNER_LOG = "agentlightning.runner.agent"
 _RESOURCES_LOG = "agentlightning.litagent.decorator"
 
@@ -21,6 +23,14 @@ def agent_traceback(error: BaseException) -> str:
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_PLUMBING):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+
+
+def agent_stack(frame: FrameType) -> str:
+    """The stack down to a frame, from the agent's own first frame on."""
+    frames = [at for at, _ in traceback.walk_stack(frame)][::-1]
+    own = list(itertools.dropwhile(lambda at: at.f_globals.get("__name__", "").startswith(_PLUMBING), frames))
+    stack = traceback.StackSummary.extract((at, at.f_lineno) for at in own or frames)
+    return "Stack (most recent call last):\n" + "".join(stack.format())
 
 
 class FailureLog:

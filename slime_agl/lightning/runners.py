@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 from slime_agl.errors import ConfigError, SlimeAglError
-from slime_agl.lightning._agl import AttemptedRollout, LitAgent, LitAgentRunner, RolloutConfig
-from slime_agl.lightning.agents import is_async
+from slime_agl.lightning._agl import AttemptedRollout, RolloutConfig
+from slime_agl.lightning.agents import Agents
 from slime_agl.lightning.attempts import AttemptRun, SessionPort
 from slime_agl.lightning.clock import WorkingClock
+from slime_agl.lightning.exits import Exits
 from slime_agl.lightning.failures import FailureLog, UpstreamLogs
+from slime_agl.lightning.foreign_calls import ForeignCalls
 from slime_agl.lightning.outcome import FAILED, TIMEOUT, AttemptOutcome, RolloutOutcome
+from slime_agl.lightning.owner import Name, Owner
+from slime_agl.lightning.processes import Processes
+from slime_agl.lightning.slots import Mode, Slot, Slots
 from slime_agl.lightning.store import ReleasingStore
-from slime_agl.lightning.threads import ThreadedAgent
 from slime_agl.lightning.tracer import RoutingTracer
-
-Mode = Literal["auto", "async", "thread"]
+from slime_agl.lightning.watchdog import LoopWatchdog
 
 
 class _Lane:
     """Where the rollouts of one mode run: their slots, and the time in which they may."""
 
-    def __init__(self, first: int, slots: int) -> None:
-        self.slots = asyncio.Semaphore(slots)
-        self.free = list(range(first + slots - 1, first - 1, -1))
+    def __init__(self, slots: list[Slot]) -> None:
+        self.slots = asyncio.Semaphore(len(slots))
+        self.free = slots
         self.clock = WorkingClock()
 
 
@@ -51,14 +56,15 @@ class RunnerPool:
         'async' for async agents and 'thread' for the others, which would block the loop.
     timeout_seconds: deadline of one attempt, from the moment it starts, pauses excepted. None: no deadline.
     max_attempts: tries at a rollout that fails or times out.
+    end_processes: whether processes that an attempt started end with it.
 
-    Each mode is first in, first out, and has slots of its own, so that training rollouts which are paused
+    Every slot has an agent of its own; agents that cannot be had more than once run one execution at a time. Each mode is first in, first out, and has slots of its own, so that training rollouts which are paused
     never keep an evaluation waiting. Owned by the event loop that calls `start`.
     """
 
     def __init__(
         self,
-        agent: LitAgent[Any],
+        agents: Agents,
         store: ReleasingStore,
         tracer: RoutingTracer,
         *,
@@ -67,29 +73,40 @@ class RunnerPool:
         timeout_seconds: float | None,
         max_attempts: int,
         session: SessionPort,
+        end_processes: bool = True,
     ) -> None:
-        self._agent = _prepared(agent, mode)
         self._store = store
         self._tracer = tracer
         self._timeout = timeout_seconds
         self._max_attempts = max_attempts
         self._session = session
-        self._lanes = {"train": _Lane(1, max_concurrency), "val": _Lane(max_concurrency + 1, max_concurrency)}
-        self._runners: dict[int, LitAgentRunner[Any]] = {}
+        slots, self._alone = Slots(agents, mode, tracer), asyncio.Lock() if agents.uncopyable else None
+        count = 1 if agents.uncopyable else max_concurrency
+        self._lanes = {"train": _Lane(slots.slots(1, count)), "val": _Lane(slots.slots(count + 1, count))}
+        self._holder: _Lane | None = None
+        self._owners: dict[Name, Owner] = {}
         self._jobs: dict[str, _Job] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._left_behind: set[asyncio.Task[Any]] = set()
         self._failures = FailureLog()
         self._upstream_logs = UpstreamLogs()
         self._open = False
+        self.calls = ForeignCalls(self._owners.__contains__)
+        self.processes = Processes() if end_processes else None
+        self.watchdog = LoopWatchdog(asyncio.get_running_loop(), threading.get_ident())
+        self.exits = Exits()
         self.attempts: Counter[str] = Counter()
         self.spans = 0
-        self.abandoned_tasks = 0
+        self.abandoned_tasks = self.abandoned_threads = 0
 
     async def start(self) -> None:
         """Install the tracer and accept rollouts. Raises ConfigError when another tracer is active."""
         self._tracer.install()
         self._upstream_logs.install()
+        self.calls.install()
+        if self.processes is not None:
+            self.processes.install()
+        self.watchdog.start()
         self._open = True
 
     async def close(self) -> None:
@@ -102,14 +119,13 @@ class RunnerPool:
         try:
             await asyncio.gather(*(self._stop(job) for job in list(self._jobs.values())))
             await asyncio.gather(*self._serving)
+            if self.processes is not None:
+                await self.processes.close()
         finally:
+            self.watchdog.stop()
+            self.calls.remove()
             self._upstream_logs.remove()
             self._tracer.uninstall()
-
-    @property
-    def abandoned_threads(self) -> int:
-        """Threads of agents that were left behind at a deadline or a cancel, ever."""
-        return self._agent.abandoned_threads if isinstance(self._agent, ThreadedAgent) else 0
 
     async def run(
         self,
@@ -127,11 +143,17 @@ class RunnerPool:
         Cancelling seals and ends the attempt, and the rollout's status becomes 'cancelled'.
 
         Raises:
+            ConfigError: the rollout would wait for an agent that a paused one holds.
             SlimeAglError: the pool is not open, or closed while the rollout waited in the queue.
             Exception: what the session or the store raised; never what the agent raised.
         """
         if not self._open:
             raise SlimeAglError("the runner pool is closed; start it before running rollouts")
+        if self._holder is not None and self._holder is not self._lanes[mode] and self._holder.clock.paused:
+            raise ConfigError(
+                "an execution that was parked with the end of its step holds the only agent, since it cannot be copied; "
+                "name the agent's class as agl.agent, or a factory without parameters, or leave --partial-rollout out"
+            )
         config = RolloutConfig(max_attempts=self._max_attempts, retry_condition=[FAILED, TIMEOUT])
         rollout = await self._store.enqueue_rollout(
             task, mode=mode, resources_id=resources_id, config=config, metadata=dict(metadata or {})
@@ -178,16 +200,34 @@ class RunnerPool:
     async def _serve(self, job: _Job) -> None:
         async with job.lane.slots:
             await job.lane.clock.running()
-            slot = job.lane.free.pop()
-            try:
-                attempted = await self._store.dequeue(job.rollout_id, f"Worker-{slot}")
-                # Nothing there: the rollout was withdrawn while this waited for its slot.
-                if attempted is not None:
-                    await self._serve_attempt(attempted, job, slot)
-            finally:
-                job.lane.free.append(slot)
+            async with self._agent_for(job.lane):
+                slot = job.lane.free.pop()
+                try:
+                    attempted = await self._store.dequeue(job.rollout_id, f"Worker-{slot.number}")
+                    # Nothing there: the rollout was withdrawn while this waited for its slot.
+                    if attempted is not None:
+                        await self._serve_attempt(attempted, job, slot)
+                finally:
+                    job.lane.free.append(slot)
 
-    async def _serve_attempt(self, attempted: AttemptedRollout, job: _Job, slot: int) -> None:
+    @asynccontextmanager
+    async def _agent_for(self, lane: _Lane) -> AsyncIterator[None]:
+        """Hold the one agent of all slots, when there is one only."""
+        if self._alone is None:
+            yield
+            return
+        while True:
+            async with self._alone:
+                if not lane.clock.paused:
+                    self._holder = lane
+                    try:
+                        yield
+                    finally:
+                        self._holder = None
+                    return
+            await lane.clock.running()
+
+    async def _serve_attempt(self, attempted: AttemptedRollout, job: _Job, slot: Slot) -> None:
         job.stop = asyncio.get_running_loop().create_future()
         try:
             outcome = await self._attempt(attempted, job, slot)
@@ -212,7 +252,8 @@ class RunnerPool:
             await self._store.withdraw(job.rollout_id)
         job.done.set_result(RolloutOutcome(job.rollout_id, tuple(job.attempts)))
 
-    async def _attempt(self, attempted: AttemptedRollout, job: _Job, slot: int) -> AttemptOutcome:
+    async def _attempt(self, attempted: AttemptedRollout, job: _Job, slot: Slot) -> AttemptOutcome:
+        owner = Owner(attempted.rollout_id, attempted.attempt.attempt_id)
         run = AttemptRun(
             attempted,
             store=self._store,
@@ -221,41 +262,27 @@ class RunnerPool:
             timeout_seconds=self._timeout,
             clock=job.lane.clock,
             stop=job.stop,
+            owner=owner,
+            processes=self.processes,
         )
-        runner = self._runner(slot)
-        outcome = await run.run(runner, slot)
-        if run.left_behind is not None:
+        self._owners[owner.name] = owner
+        try:
+            outcome = await run.run(slot)
+        finally:
+            del self._owners[owner.name]
+        self.abandoned_threads += slot.thread_left
+        if owner.state == "left_behind":
             self._leave_behind(run.left_behind, slot)
-        else:
-            # The runner would hold the attempt, and with it the task and its spans, until its next one.
-            runner.init_worker(slot, self._store)
+        slot.rest(self._store)
         self.attempts[outcome.status] += 1
         self.spans += len(outcome.spans)
         self._failures.note(outcome)
         return outcome
 
-    def _runner(self, slot: int) -> LitAgentRunner[Any]:
-        """The slot's runner. It lives as long as the pool: agents reach their tracer by a weak reference to it."""
-        if slot not in self._runners:
-            runner: LitAgentRunner[Any] = LitAgentRunner(self._tracer, max_rollouts=1, heartbeat_interval=0)
-            runner.init(self._agent)
-            self._runners[slot] = runner
-        return self._runners[slot]
-
-    def _leave_behind(self, task: asyncio.Task[Any], slot: int) -> None:
-        """Let an agent that ignores its cancellation keep its runner, and the slot have a new one."""
-        self.abandoned_tasks += 1
-        del self._runners[slot]
-        self._left_behind.add(task)
-        task.add_done_callback(self._left_behind.discard)
-
-
-def _prepared(agent: LitAgent[Any], mode: Mode) -> LitAgent[Any]:
-    if mode == "async" and not is_async(agent):
-        raise ConfigError(
-            "runners.mode is 'async' but the agent is not; a blocking agent would stop every other one. "
-            "Use 'auto' or 'thread', or make the agent async"
-        )
-    if mode == "thread" or not is_async(agent):
-        return ThreadedAgent(agent)
-    return agent
+    def _leave_behind(self, task: asyncio.Task[Any] | None, slot: Slot) -> None:
+        """Let an agent that runs on keep itself and its runner, and the slot have new ones."""
+        slot.renew()
+        if task is not None:
+            self.abandoned_tasks += 1
+            self._left_behind.add(task)
+            task.add_done_callback(self._left_behind.discard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -9,10 +10,12 @@ from typing import Any, Literal
 
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning._agl import LLM, PromptTemplate, ProxyLLM
-from slime_agl.lightning.agents import load_agent
+from slime_agl.lightning.agents import load_agents
 from slime_agl.lightning.attempts import SessionPort
+from slime_agl.lightning.exits import SharedLoop
 from slime_agl.lightning.outcome import STATUSES, RolloutOutcome
-from slime_agl.lightning.runners import Mode, RunnerPool
+from slime_agl.lightning.runners import RunnerPool
+from slime_agl.lightning.slots import Mode
 from slime_agl.lightning.spans import turn_span
 from slime_agl.lightning.store import ReleasingStore
 from slime_agl.lightning.tracer import RoutingTracer
@@ -25,7 +28,7 @@ MAIN_LLM = "main_llm"
 class Lightning:
     """Store, resources, spans and runners of one process, on the event loop that calls `start`.
 
-    agent: anything `load_agent` accepts. tokens: whether turn spans carry token ids and logprobs.
+    agent: anything `load_agents` accepts. tokens: whether turn spans carry token ids and logprobs.
     templates: f-string prompt templates that agents get beside the model, by resource name.
     frozen: endpoints of models that nobody trains (`http://host:port/v1`), by resource name; agents get
     them as they are, so their answers are recorded nowhere.
@@ -41,6 +44,7 @@ class Lightning:
         max_concurrency: int,
         timeout_seconds: float | None,
         max_attempts: int,
+        end_processes: bool = True,
         tokens: bool = False,
         templates: Mapping[str, str] | None = None,
         frozen: Mapping[str, str] | None = None,
@@ -48,12 +52,13 @@ class Lightning:
     ) -> None:
         if MAIN_LLM in (frozen or ()):
             raise ConfigError(f"a frozen model is named {MAIN_LLM}, which is the model being trained; rename it")
-        self._agent = load_agent(agent)
+        self._agents = load_agents(agent)
         self._limits: dict[str, Any] = {
             "mode": mode,
             "max_concurrency": max_concurrency,
             "timeout_seconds": timeout_seconds,
             "max_attempts": max_attempts,
+            "end_processes": end_processes,
         }
         self._tokens = tokens
         self._templates = {
@@ -69,10 +74,15 @@ class Lightning:
         self._dashboard: Any = None
         self.store: ReleasingStore | None = None
 
+    @staticmethod
+    def new_loop() -> asyncio.AbstractEventLoop:
+        """An event loop to start this on, which no agent can stop."""
+        return SharedLoop()
+
     async def start(self, session: SessionPort) -> None:
         """Make the store and the pool. Raises ConfigError as RunnerPool does, and when the dashboard's port is taken."""
         store = ReleasingStore()
-        pool = RunnerPool(self._agent, store, self._tracer, session=session, **self._limits)
+        pool = RunnerPool(self._agents, store, self._tracer, session=session, **self._limits)
         await pool.start()
         self.store, self._pool = store, pool
         if self._dashboard_port is not None:
@@ -81,6 +91,10 @@ class Lightning:
             dashboard = Dashboard(store, self._dashboard_port)
             await dashboard.start()
             self._dashboard = dashboard
+
+    def exited(self, error: BaseException) -> None:
+        """SystemExit or KeyboardInterrupt came out of the event loop. Called on its thread, between two rounds."""
+        self._started(self._pool).exits.note(error)
 
     def pause(self, mode: Literal["train", "val"]) -> None:
         """Start no more agents of a mode, and stop the deadlines of those that run."""
@@ -114,6 +128,7 @@ class Lightning:
         uses them has ended.
         """
         store = self._started(self.store)
+        self._started(self._pool).calls.expect(endpoint)
         main = ProxyLLM(endpoint=endpoint, model=model, sampling_parameters=dict(sampling_parameters))
         # The model being trained comes first: functional agents take the first LLM they see.
         resources = {MAIN_LLM: main, **self._frozen, **self._templates}
@@ -173,6 +188,12 @@ class Lightning:
             **{f"attempts/{status}": float(pool.attempts[status]) for status in STATUSES},
             "abandoned_threads": float(pool.abandoned_threads),
             "abandoned_tasks": float(pool.abandoned_tasks),
+            "mixed_calls": float(pool.calls.count),
+            "exits_caught": float(pool.exits.count),
+            "blocked_loops": float(pool.watchdog.count),
+            "blocked_seconds": pool.watchdog.seconds_blocked,
+            "ended_processes": float(pool.processes.ended if pool.processes else 0),
+            "left_processes": float(pool.processes.left if pool.processes else 0),
             "spans": float(pool.spans),
             "spans_dropped": float(self._tracer.dropped),
             "store/rollouts": float(held["total_rollouts"]),

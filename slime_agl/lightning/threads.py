@@ -21,13 +21,23 @@ class ThreadedAgent(LitAgent[Any]):
     caller's context variables, so what the agent emits is attributed.
 
     A thread cannot be stopped: when the awaiting task is cancelled a sync agent's thread is left
-    behind, counted in `abandoned_threads`; an async agent's task is cancelled in its own loop as well.
+    behind; an async agent's task is cancelled in its own loop as well.
     """
 
     def __init__(self, agent: LitAgent[Any]) -> None:
         super().__init__()
         self.agent = agent
-        self.abandoned_threads = 0
+        self._left: asyncio.Future[Any] | None = None
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether the thread of the last rollout runs although its rollout was cancelled."""
+        return self._left is not None and not self._left.done()
+
+    async def thread_ended(self, seconds: float) -> None:
+        """Wait a while for a thread that was left behind."""
+        if self._left is not None:
+            await asyncio.wait({self._left}, timeout=seconds)
 
     def is_async(self) -> bool:
         return True
@@ -77,15 +87,17 @@ class ThreadedAgent(LitAgent[Any]):
             except BaseException as error:
                 # The edge of a thread: whatever ended the agent, SystemExit too, is told to the one who waits.
                 report, value = ended.set_exception, error
-            _call_in(loop, lambda: None if ended.done() else report(value))
+            _call_in(loop, lambda: None if ended.cancelled() else report(value))
 
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(body,), name="slime-agl-agent", daemon=True).start()
         try:
-            return await ended
+            # Shielded, so that it tells of the thread when nobody waits for the result.
+            return await asyncio.shield(ended)
         except asyncio.CancelledError:
-            if ended.cancelled():
-                self.abandoned_threads += 1
+            if not ended.done():
+                self._left = ended
+                ended.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
 
 

@@ -11,6 +11,7 @@ from slime_agl.host import RolloutArgs, RolloutFnEvalOutput, RolloutFnTrainOutpu
 from slime_agl.reward import load_reward_function
 from slime_agl.rollout.admission import Admission, Ahead, Batchwise
 from slime_agl.rollout.books import Books
+from slime_agl.rollout.brake import Brake
 from slime_agl.rollout.ending import Ending, GoOn, Park, PutBack
 from slime_agl.rollout.evaluate import evaluate
 from slime_agl.rollout.executions import Executor
@@ -62,13 +63,14 @@ def generate(
             runtime, read, begun, mode="val" if evaluation else "train", tasks=tasks,
             builder=SampleBuilder(read, runtime.renderer), rewarder=rewarder,
         )  # fmt: skip
+        brake = runtime.keep(Brake, lambda: Brake(config.failure, read.rollout_batch_size))
         if evaluation:
-            return await evaluate(read, executor, runtime.eval_prompts, books)
+            return await evaluate(read, executor, runtime.eval_prompts, books, brake)
         warn(read, runtime)
         pool = runtime.keep(Pool, lambda: Pool(runtime.outstanding))
         train = TrainStep(
             read, rollout_id, runtime, executor, rewarder, books, pool=pool, data_source=data_source,
-            admission=_admission(config, read, rollout_id), ending=_ending(config, read, runtime, pool),
+            admission=_admission(config, read, rollout_id), ending=_ending(config, read, runtime, pool), brake=brake,
         )  # fmt: skip
         return await train.run()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from typing import Any
 
 from tqdm import tqdm
@@ -10,22 +12,29 @@ from tqdm import tqdm
 from slime_agl.errors import AgentError, ConfigError
 from slime_agl.host import EvalPrompts, RolloutArgs, RolloutFnEvalOutput, Sample, eval_entry
 from slime_agl.rollout.books import Books
+from slime_agl.rollout.brake import Brake, all_failed
 from slime_agl.rollout.executions import Entry, Executor, Limits, ended
-from slime_agl.rollout.train import all_failed
+
+logger = logging.getLogger(__name__)
 
 
-async def evaluate(args: RolloutArgs, executor: Executor, prompts: EvalPrompts, books: Books) -> RolloutFnEvalOutput:
+async def evaluate(
+    args: RolloutArgs, executor: Executor, prompts: EvalPrompts, books: Books, brake: Brake
+) -> RolloutFnEvalOutput:
     """Run all eval datasets side by side; one Sample an execution, in row order.
 
     Raises:
         ConfigError: --group-rm, which slime has for training only.
-        AgentError: no execution of a dataset was usable.
+        AgentError: no execution of a dataset was usable, and none of the run before. Later it is logged, and counts as
+            the failures that it is: an evaluation does not end a run that works.
     """
     if args.group_rm:
         raise ConfigError(
             "--group-rm has no meaning in an evaluation; give the eval dataset a custom_rm_path of its own"
         )
-    tasks = [asyncio.ensure_future(_one(args, executor, prompts, config, books)) for config in args.eval_datasets]
+    tasks = [
+        asyncio.ensure_future(_one(args, executor, prompts, config, books, brake)) for config in args.eval_datasets
+    ]
     try:
         results = await asyncio.gather(*tasks)
     except BaseException:
@@ -36,7 +45,7 @@ async def evaluate(args: RolloutArgs, executor: Executor, prompts: EvalPrompts, 
 
 
 async def _one(
-    args: RolloutArgs, executor: Executor, prompts: EvalPrompts, config: Any, books: Books
+    args: RolloutArgs, executor: Executor, prompts: EvalPrompts, config: Any, books: Books, brake: Brake
 ) -> dict[str, list[Any]]:
     async def run(sample: Sample, sampling: dict[str, Any]) -> Entry:
         entry = await executor.run(sample, sampling, limits)
@@ -54,10 +63,15 @@ async def _one(
         await ended(tasks)
         raise
     if entries and not any(entry.usable for entry in entries):
-        first = entries[0].execution
-        raise AgentError(
-            all_failed(f"all {len(entries)} executions of eval dataset {config.name}", first.failure, first.error)
-        )
+        executions = [entry.execution for entry in entries]
+        error = next((execution.error for execution in executions if execution.error), "")
+        kinds = Counter(execution.failure for execution in executions)
+        message = all_failed(f"eval dataset {config.name}", kinds, error)
+        if not brake.worked:
+            raise AgentError(message)
+        logger.error("%s", message)
+    elif entries:
+        brake.works()
     return eval_entry(args, [entry.samples[0] for entry in entries])
 
 

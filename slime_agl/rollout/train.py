@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from slime_agl.errors import AgentError, ConfigError, HostError
+from slime_agl.errors import ConfigError, HostError
 from slime_agl.host import (
     DynamicFilterOutput,
     MetricGatherer,
@@ -22,6 +22,7 @@ from slime_agl.host import (
 )
 from slime_agl.rollout.admission import Admission
 from slime_agl.rollout.books import Books
+from slime_agl.rollout.brake import Brake
 from slime_agl.rollout.ending import Ending
 from slime_agl.rollout.executions import Entry, Executor, Limits, run_group
 from slime_agl.rollout.filling import fill
@@ -39,29 +40,30 @@ class TrainStep:
     """One step. `run` returns the output, or raises after everything has ended and all groups are put back.
 
     admission: when groups start and which are taken. ending: what becomes of the groups that this batch does not need.
+    brake: stops a run in which nothing works.
     """
 
     def __init__(
         self, args: RolloutArgs, number: int, runtime: Runtime, executor: Executor, rewarder: Rewarder, books: Books,
-        *, pool: Pool, admission: Admission, ending: Ending, data_source: Any,
+        *, pool: Pool, admission: Admission, ending: Ending, data_source: Any, brake: Brake,
     ) -> None:  # fmt: skip
         self._args, self._number, self._runtime, self._executor = args, number, runtime, executor
         self._books, self._tally, self._source = books, books.tally, data_source
-        self._pool, self._admission, self._ending = pool, admission, ending
+        self._pool, self._admission, self._ending, self._brake = pool, admission, ending, brake
         self._rewarder = rewarder if args.group_rm else None
         self._limits = Limits(args.rollout_max_response_len, args.rollout_max_context_len)
         self._filter = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
         self._dropped = MetricGatherer()
         self._everything: list[list[Entry]] = []
         self._kept: list[tuple[Run, list[Entry]]] = []
-        self._failed_in_a_row = self._filtered = self._masked = 0
+        self._filtered = self._masked = 0
         self._needs_trained_tokens = args.trainer.needs_trained_tokens
-        self._first_error = ""
         self._began = time.monotonic()
 
     async def run(self) -> RolloutFnTrainOutput:
         target = self._args.rollout_batch_size
         try:
+            self._brake.begin()
             await self._ending.begin(self._number)
             version = await self._version()
             with tqdm(total=target * self._args.n_samples_per_prompt, desc="Rollout generation") as progress:
@@ -145,9 +147,9 @@ class TrainStep:
         """Whether a finished group stays; a group without a usable execution is replaced, a filtered one too."""
         if not any(entry.usable for entry in entries):
             self._drop(run, entries, "failed")
-            self._note_failure(entries)
+            self._brake.failed([entry.execution for entry in entries])
             return False
-        self._failed_in_a_row = 0
+        self._brake.works()
         if self._needs_trained_tokens and not all(_trains(sample) for entry in entries for sample in entry.samples):
             self._drop(run, entries, "masked")
             self._note_masked()
@@ -189,18 +191,6 @@ class TrainStep:
         self._runtime.outstanding.forget([run.group])
         self._tally.count(f"dropped_groups/{reason}")
         self._books.enter(entries, reason)
-
-    def _note_failure(self, entries: list[Entry]) -> None:
-        self._failed_in_a_row += 1
-        worst = entries[0].execution
-        self._first_error = self._first_error or worst.error
-        limit = max(2, self._args.rollout_batch_size)
-        if self._failed_in_a_row >= limit:
-            raise AgentError(
-                all_failed(
-                    f"the last {limit} groups ({limit * len(entries)} executions)", worst.failure, self._first_error
-                )
-            )
 
     def _note_masked(self) -> None:
         """Say once a step that hardly any group is whole: the step ends only when the batch is full."""
@@ -285,13 +275,3 @@ def nested(groups: Sequence[Sequence[Entry]]) -> list[list[Any]]:
     if all(len(entry.samples) == 1 for group in groups for entry in group):
         return [[entry.samples[0] for entry in group] for group in groups]
     return [[list(entry.samples) for entry in group] for group in groups]
-
-
-def all_failed(who: str, failure: str, error: str) -> str:
-    """The message that ends a step in which nothing works."""
-    if failure == "no_llm_call":
-        return (
-            f"{who} ended without an LLM call, so there is nothing to train on; "
-            "the agent has to send its requests to the endpoint of the LLM resource it is given"
-        )
-    return f"{who} failed ({failure}); the first one with:\n{error.rstrip() or 'no traceback was recorded'}"

@@ -89,11 +89,6 @@ def test_accepted_agents_become_lit_agents(given, asynchronous) -> None:
     assert is_async(agent) is asynchronous
 
 
-def test_an_instance_stays_itself() -> None:
-    agent = SyncAgent()
-    assert load_agent(agent) is agent
-
-
 def misspelt(task, lm): ...
 
 

@@ -1,0 +1,71 @@
+"""Agents that try to end the loop which all of them share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import FrameType, TracebackType
+from typing import Any
+
+from slime_agl.lightning.failures import agent_traceback
+from slime_agl.lightning.owner import Owner, current
+
+logger = logging.getLogger(__name__)
+
+_RUN = asyncio.Handle._run.__code__
+
+
+class SharedLoop(asyncio.SelectorEventLoop):
+    """The loop of all agents, which one of them cannot stop."""
+
+    def stop(self) -> None:
+        owner = current.get()
+        if owner is not None:
+            raise RuntimeError(f"{owner} called stop() on the event loop that all agents share")
+        super().stop()
+
+
+class Exits:
+    """What becomes of SystemExit and KeyboardInterrupt that reached the loop. `count`: how many did."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, error: BaseException) -> None:
+        """Have the attempt fail whose task or callback raised it. Called on the loop's thread."""
+        self.count += 1
+        owner = owner_of_traceback(error.__traceback__)
+        if owner is not None and owner.state == "running":
+            owner.strike(agent_traceback(error), type(error).__name__)
+            return
+        logger.warning(
+            "%s raised %s on the event loop of the agents, which goes on\n%s",
+            owner or "code of no attempt", type(error).__name__, agent_traceback(error),
+        )  # fmt: skip
+
+
+def owner_of_traceback(trace: TracebackType | None) -> Owner | None:
+    """The attempt whose context the innermost callback of an event loop ran in."""
+    found: Owner | None = None
+    while trace is not None:
+        found = _owner_of(trace.tb_frame) or found
+        trace = trace.tb_next
+    return found
+
+
+def owner_of_frame(frame: FrameType | None) -> Owner | None:
+    """The same for a thread that stands at a frame."""
+    while frame is not None:
+        if (found := _owner_of(frame)) is not None:
+            return found
+        frame = frame.f_back
+    return None
+
+
+def _owner_of(frame: FrameType) -> Owner | None:
+    if frame.f_code is not _RUN:
+        return None
+    # The loop runs a callback in a context that nothing else tells from outside.
+    handle: Any = frame.f_locals.get("self")
+    context = getattr(handle, "_context", None)
+    return None if context is None else context.get(current)

@@ -1,0 +1,125 @@
+"""Model calls that leave an attempt's task or thread for another attempt's address.
+
+They show that executions are mixed, by a client or an endpoint that they share: their turns would be trained in the
+wrong execution. Such a call is refused before a byte of it is sent, and the attempt that made it fails.
+
+A socket that connects to the gateway is given a class that reads the first line of each request and compares the attempt
+it names with the context variable of the code that sends it. So it does not matter which client library sends, on which
+connection of a pool, in a task or in a thread. Not judged: code without an attempt's context (a thread of a pool that
+was given no context) and code of an attempt that has ended in good order (a helper task that the first execution
+started and others use). Not seen: TLS, uvloop in an agent's own thread, other processes, and histories that are mixed
+although each call goes to its own address.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import re
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from slime_agl.lightning.failures import agent_stack
+from slime_agl.lightning.owner import Name, Owner, current
+
+logger = logging.getLogger(__name__)
+
+_REQUEST = re.compile(rb"POST \S*?/rollout/([^/\s]+)/attempt/([^/\s]+)/")
+
+
+class ForeignCallError(PermissionError):
+    """A model call that was sent from one attempt to the address of another."""
+
+
+class ForeignCalls:
+    """Refuses such calls from `install` to `remove`. `count`: calls that were.
+
+    is_running: whether the attempt of that name is; calls to others are left to the gateway.
+    """
+
+    def __init__(self, is_running: Callable[[Name], bool]) -> None:
+        self._is_running = is_running
+        self._ports: set[int] = set()
+        self.count = 0
+
+    def install(self) -> None:
+        global _guard
+        _guard = self
+        _watch_connections()
+
+    def remove(self) -> None:
+        global _guard
+        if _guard is self:
+            _guard = None
+
+    def expect(self, endpoint: str) -> None:
+        """Agents find their model here: `http://host:port/...`."""
+        at = urlsplit(endpoint)
+        self._ports.add(at.port or {"https": 443}.get(at.scheme, 80))
+
+    def watches(self, address: Any) -> bool:
+        return isinstance(address, tuple) and len(address) > 1 and address[1] in self._ports
+
+    def check(self, owner: Owner, named: Name) -> None:
+        """Raises ForeignCallError when code of one attempt calls another one that is running."""
+        if owner.name == named or owner.state == "over" or not self._is_running(named):
+            return
+        self.count += 1
+        message = (
+            f"{owner} sent a model call to the address of attempt {named[1]} of rollout {named[0]}, which runs at the "
+            "same time: they share a client or an endpoint. The call is refused, since its turn would be trained in the "
+            "wrong execution. Keep them in the agent's own object or in local variables, and name the agent's class, or "
+            "a factory, as agl.agent"
+        )
+        if self.count == 1:
+            logger.warning("%s (later ones are only counted, in `mixed_calls`)", message)
+        kind = ForeignCallError.__name__
+        owner.strike(f"{agent_stack(sys._getframe(2))}{kind}: {message}", kind)
+        raise ForeignCallError(errno.EPERM, message)
+
+
+# The guard of the live runners, as `_agl`'s active tracer is theirs. An audit hook cannot be taken back.
+_guard: ForeignCalls | None = None
+
+
+class _WatchedSocket(socket.socket):
+    """A socket to the gateway. It has no state of its own, so that a plain socket can become one."""
+
+    __slots__ = ()
+
+    def send(self, data: Any, *flags: int) -> int:
+        _check(data)
+        return super().send(data, *flags)
+
+    def sendall(self, data: Any, *flags: int) -> None:
+        _check(data)
+        return super().sendall(data, *flags)
+
+    def sendmsg(self, buffers: Any, *more: Any) -> int:
+        buffers = list(buffers)
+        if buffers:
+            _check(buffers[0])
+        return super().sendmsg(buffers, *more)
+
+
+def _check(data: Any) -> None:
+    owner, guard = current.get(), _guard
+    if owner is None or guard is None or data[:5] != b"POST ":
+        return
+    found = _REQUEST.match(data)
+    if found is not None:
+        guard.check(owner, (found[1].decode(), found[2].decode()))
+
+
+def _connecting(event: str, args: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and _guard is not None and _guard.watches(args[1]) and type(args[0]) is socket.socket:
+        args[0].__class__ = _WatchedSocket
+
+
+@functools.cache
+def _watch_connections() -> None:
+    sys.addaudithook(_connecting)

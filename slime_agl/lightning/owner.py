@@ -1,0 +1,43 @@
+"""For whom code runs: the attempt that a task or thread works for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from typing import Literal
+
+Name = tuple[str, str]
+State = Literal["running", "left_behind", "over"]
+
+
+class Owner:
+    """An attempt, as found from whatever runs on its behalf: its task, tasks and threads with its context.
+
+    name: rollout id and attempt id. state: 'running'; 'left_behind' while its agent runs on although the attempt has
+    ended; 'over'. started_processes: whether it may have any. struck: done when something beside its agent's own
+    end has made it fail, with the error's text and the name of its type.
+
+    Made on the event loop of the runners; `strike` may be called from any thread.
+    """
+
+    def __init__(self, rollout_id: str, attempt_id: str) -> None:
+        self.name: Name = (rollout_id, attempt_id)
+        self.state: State = "running"
+        self.started_processes = False
+        self._loop = asyncio.get_running_loop()
+        self.struck: asyncio.Future[tuple[str, str]] = self._loop.create_future()
+
+    def __str__(self) -> str:
+        return f"attempt {self.name[1]} of rollout {self.name[0]}"
+
+    def strike(self, error: str, error_type: str) -> None:
+        """Have the attempt fail. The first strike counts, and none after its end."""
+
+        def strike() -> None:
+            if not self.struck.done():
+                self.struck.set_result((error, error_type))
+
+        self._loop.call_soon_threadsafe(strike)
+
+
+current: ContextVar[Owner | None] = ContextVar("slime_agl_owner", default=None)

@@ -1,0 +1,119 @@
+"""A look at the loop of the agents from outside: who blocks it, and where."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import logging
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from slime_agl.lightning.exits import owner_of_frame
+from slime_agl.lightning.owner import Owner
+
+logger = logging.getLogger(__name__)
+
+# Blocked this long, the loop has kept every other agent, deadline and cancel waiting.
+BLOCKED_SECONDS = 5.0
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_STDLIB = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+
+
+@dataclass(frozen=True, slots=True)
+class Blockage:
+    """What blocks the loop. owner: the attempt, None when it is none's code. place: `file:line in function`."""
+
+    owner: Owner | None
+    place: str
+    line: str
+
+
+class LoopWatchdog:
+    """Asks an event loop for a sign of life, and says where it stands when none comes.
+
+    It waits for the answer in a thread of its own, and asks at most once in `seconds`. count, seconds_blocked: blockages
+    that were seen, and how long they had lasted when they ended.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, thread_id: int, *, seconds: float = BLOCKED_SECONDS,
+        seen: Callable[[Blockage], None] = lambda blockage: None,
+    ) -> None:  # fmt: skip
+        self._loop, self._thread_id, self._seconds, self._seen = loop, thread_id, seconds, seen
+        self._stopping = threading.Event()
+        self._answered = threading.Event()
+        self._told: set[str] = set()
+        self._thread = threading.Thread(target=self._watch, name="slime-agl-watchdog", daemon=True)
+        self.count = 0
+        self.seconds_blocked = 0.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._answered.set()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(self._seconds):
+            self._answered.clear()
+            asked = time.monotonic()
+            try:
+                self._loop.call_soon_threadsafe(self._answered.set)
+            except RuntimeError:
+                return  # the loop is closed
+            if not self._answered.wait(self._seconds):
+                self._tell()
+                self._answered.wait()
+                self.seconds_blocked += time.monotonic() - asked
+
+    def _tell(self) -> None:
+        blockage = self._look()
+        if blockage is None:
+            return
+        self.count += 1
+        if blockage.place not in self._told:
+            self._told.add(blockage.place)
+            logger.warning(
+                "%s has blocked the event loop of all agents for %g s at %s: `%s`; meanwhile no other agent, deadline or "
+                "cancel moves. Await an async call, or `asyncio.to_thread`, there, or set agl.runners.mode to `thread` "
+                "(each place is told once, all are counted in `blocked_loops`)",
+                blockage.owner or "code of no attempt", self._seconds, blockage.place, blockage.line,
+            )  # fmt: skip
+        self._seen(blockage)
+
+    def _look(self) -> Blockage | None:
+        frame = sys._current_frames().get(self._thread_id)
+        if frame is None or self._answered.is_set():
+            return None
+        stands = _agents_own(frame)
+        path, number = stands.f_code.co_filename, stands.f_lineno
+        line = linecache.getline(path, number).strip()
+        return Blockage(owner_of_frame(frame), f"{path}:{number} in {stands.f_code.co_name}", line)
+
+
+def _agents_own(frame: FrameType) -> FrameType:
+    """The innermost frame of code that is not installed; else of an installed package; else the innermost at all."""
+    frames = []
+    at: FrameType | None = frame
+    while at is not None:
+        frames.append((_distance(at.f_code.co_filename), len(frames), at))
+        at = at.f_back
+    return min(frames)[2]
+
+
+def _distance(path: str) -> int:
+    """How far code is from being the user's own."""
+    if path.startswith((_OURS, "<")):
+        return 3
+    if path.startswith(_INSTALLED):
+        return 1
+    return 2 if path.startswith(_STDLIB) else 0

@@ -1,0 +1,108 @@
+"""Event loops in threads of their own that nothing they run can end, and waiting for them that always ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from slime_agl.errors import SlimeAglError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Exit = SystemExit | KeyboardInterrupt
+JOIN_SECONDS = 30.0
+
+
+class LoopThread:
+    """Runs an event loop in a daemon thread, from `start` to `stop`.
+
+    asyncio ends a loop when a task or callback raises SystemExit or KeyboardInterrupt, or somebody calls `stop` on it.
+    This one is entered again, since it is shared by many. If its thread dies nevertheless, whoever waits is told.
+
+    exited: told on the loop's thread, between two rounds of the loop, what ended it.
+    """
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, *, exited: Callable[[Exit], None]) -> None:
+        self.loop = loop
+        self._name, self._exited = name, exited
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._lock = threading.Lock()
+        self._waited_for: set[Future[Any]] = set()
+        self._stopping = False
+        self._dead: SlimeAglError | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop, from any thread.
+
+        Raises:
+            SlimeAglError: the thread is dead; the future raises it too when the thread dies later.
+        """
+        with self._lock:
+            if self._dead is not None:
+                coroutine.close()
+                raise self._dead
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+            self._waited_for.add(future)
+        future.add_done_callback(self._answered)
+        return future
+
+    def stop(self) -> bool:
+        """End the loop and its thread; False when it is blocked, and left behind with what blocks it."""
+        self._stopping = True
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(JOIN_SECONDS)
+        if self._thread.is_alive():
+            logger.error(
+                "the thread %s has not ended %g s after it was told to; it is left behind", self._name, JOIN_SECONDS
+            )
+            return False
+        self.loop.close()
+        return True
+
+    def _answered(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._waited_for.discard(future)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        fault: BaseException | None = None
+        try:
+            while not self._stopping:
+                self._round()
+        except BaseException as error:  # the edge of the thread: a selector that somebody closed, mostly
+            fault = error
+            logger.critical("the event loop of the thread %s broke down", self._name, exc_info=error)
+        finally:
+            self._die(fault)
+
+    def _round(self) -> None:
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._exited(error)
+            return
+        if not self._stopping:
+            logger.warning("somebody stopped the event loop of the thread %s, which goes on", self._name)
+
+    def _die(self, fault: BaseException | None) -> None:
+        what = f"{type(fault).__name__}: {fault}" if fault is not None else "it was stopped"
+        with self._lock:
+            self._dead = SlimeAglError(f"the thread {self._name} has ended ({what}), nothing can be run on it")
+            self._dead.__cause__ = fault
+            waited_for = list(self._waited_for)
+        for future in waited_for:
+            if not future.done():
+                future.set_exception(self._dead)

@@ -1,0 +1,86 @@
+"""When a run stops because executions fail: nothing ever worked, or nothing works any more."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from slime_agl.config import FailureConfig
+from slime_agl.errors import AgentError
+from slime_agl.execution import Execution
+
+# Until something has worked, this many executions have to fail at least: a flaky agent's first few prove nothing.
+FIRST_EXECUTIONS = 8
+STALLED_BATCHES = 4
+
+_ADVICE = {
+    "agent_error": "mend the agent, or what it calls",
+    "engine_error": "see whether the engines behind the router answer (`slime-agl doctor`)",
+    "deadline": "raise agl.runners.timeout_seconds, or see what the agent waits for",
+    "no_llm_call": (
+        "they ended without an LLM call, so there is nothing to train on: the agent has to send its requests to the endpoint of the "
+        "LLM resource it is given"
+    ),
+    "": "see why nothing that the executions sampled may train",
+}
+
+
+class Brake:
+    """Counts groups without a usable execution, over all steps of a run.
+
+    batch: groups of a batch. now: seconds on a clock that never goes back.
+    """
+
+    def __init__(self, config: FailureConfig, batch: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._now = config.stall_seconds, now
+        self._groups = config.stall_groups or STALLED_BATCHES * max(2, batch)
+        self._first_groups = max(2, batch)
+        self.worked = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._failed, self._executions = 0, 0
+        self._kinds: Counter[str] = Counter()
+        self._first_error = ""
+        self._since = self._now()
+
+    def begin(self) -> None:
+        """A step begins. What the trainer did since the last one is no stall."""
+        self._reset()
+
+    def works(self) -> None:
+        """A group has a usable execution."""
+        self.worked = True
+        self._reset()
+
+    def failed(self, executions: Sequence[Execution]) -> None:
+        """A group has none.
+
+        Raises:
+            AgentError: it is one too many; says at which boundary most failed, and shows the first error.
+        """
+        self._failed += 1
+        self._executions += len(executions)
+        self._kinds.update(execution.failure for execution in executions)
+        self._first_error = self._first_error or next((e.error for e in executions if e.error), "")
+        seconds = self._now() - self._since
+        if not self.worked:
+            if self._failed >= self._first_groups and self._executions >= FIRST_EXECUTIONS:
+                raise AgentError(self._message("nothing has worked in this run yet"))
+        elif self._seconds is not None and self._failed >= self._groups and seconds >= self._seconds:
+            raise AgentError(self._message(f"nothing has worked for {seconds:.0f} s (agl.failure.stall_seconds)"))
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _message(self, since: str) -> str:
+        return f"{since}: {all_failed(f'the last {self._failed} groups', self._kinds, self._first_error)}"
+
+
+def all_failed(who: str, kinds: Counter[str], error: str) -> str:
+    """The message when nothing of `who` works. kinds: how many executions failed at each boundary."""
+    counts = ", ".join(f"{kind or 'nothing to train'} {count}" for kind, count in kinds.most_common())
+    most = max(kinds, key=lambda kind: kinds[kind], default="")
+    shown = f"; the first error:\n{error.rstrip()}" if error else ""
+    return f"all {kinds.total()} executions of {who} failed ({counts}); {_ADVICE[most]}{shown}"

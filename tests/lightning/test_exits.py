@@ -1,0 +1,168 @@
+"""Whatever an agent does to the loop that all share, the others go on and its own attempt tells why it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+
+import pytest
+
+from slime_agl.errors import SlimeAglError
+from slime_agl.lightning.service import Lightning
+from slime_agl.lightning.watchdog import LoopWatchdog
+from slime_agl.loops import LoopThread
+
+PATIENCE = 60
+
+
+class Session:
+    async def open(self, rollout_id, attempt_id):
+        return "key"
+
+    async def seal(self, rollout_id, attempt_id): ...
+
+    def may_retry(self, rollout_id, attempt_id, status):
+        return False
+
+
+def run_on_a_loop_of_its_own(agent, tasks, *, mode="auto", **limits):
+    """Outcomes and metrics of rollouts side by side, on a loop thread as the runtime has one."""
+    limits = {"max_concurrency": 8, "timeout_seconds": None, "max_attempts": 1} | limits
+    service = Lightning(agent, mode=mode, **limits)
+    thread = LoopThread("test", service.new_loop(), exited=service.exited)
+
+    async def main():
+        await service.start(Session())
+        resources = await service.publish(0, endpoint="http://h:1/v1", model="m", sampling_parameters={})
+        runs = [service.run(task, mode="train", resources_id=resources) for task in tasks]
+        return await asyncio.gather(*runs), await service.metrics()
+
+    thread.start()
+    try:
+        outcomes, metrics = thread.submit(main()).result(PATIENCE)
+        return [outcome.final for outcome in outcomes], metrics
+    finally:
+        thread.submit(service.close()).result(PATIENCE)
+        thread.stop()
+
+
+async def leave() -> None:
+    sys.exit(3)
+
+
+async def in_a_child(task):
+    await asyncio.create_task(leave())
+
+
+async def in_a_group(task):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(leave())
+
+
+async def in_a_callback(task):
+    asyncio.get_running_loop().call_soon(sys.exit, 3)
+    await asyncio.get_running_loop().create_future()
+
+
+async def in_a_leaked_task(task):
+    task["leaked"] = asyncio.create_task(leave())
+    await asyncio.get_running_loop().create_future()
+
+
+async def by_an_interrupt(task):
+    raise KeyboardInterrupt
+
+
+async def by_an_interrupt_in_a_child(task):
+    async def interrupt():
+        raise KeyboardInterrupt
+
+    await asyncio.create_task(interrupt())
+
+
+async def by_stopping_the_loop(task):
+    asyncio.get_running_loop().stop()
+    await asyncio.get_running_loop().create_future()
+
+
+ENDS = [in_a_child, in_a_group, in_a_callback, in_a_leaked_task, by_an_interrupt, by_an_interrupt_in_a_child]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("mode", ["auto", "thread"])
+@pytest.mark.parametrize("end", [*ENDS, by_stopping_the_loop], ids=lambda end: end.__name__)
+def test_an_agent_that_ends_the_loop_fails_alone(end, mode) -> None:
+    async def agent(task):
+        if "end" in task:
+            await task["end"](task)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return 1.0
+
+    ended, *others = run_on_a_loop_of_its_own(agent, [{"end": end}, {}, {}], mode=mode)[0]
+    assert [other.reward for other in others] == [1.0, 1.0]
+    assert ended.status == "failed" and ended.error_type != "TimeoutError"
+    wanted = {in_a_callback: "SystemExit", by_stopping_the_loop: "top"}
+    assert wanted.get(end, end.__name__) in ended.error
+
+
+def test_an_exit_after_the_attempts_end_is_counted_and_harms_nobody() -> None:
+    async def agent(task):
+        if "leak" in task:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, sys.exit, 3)
+            return 0.0
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return 1.0
+
+    outcomes, metrics = run_on_a_loop_of_its_own(agent, [{"leak": True}, {}])
+    assert outcomes[1].reward == 1.0 and metrics["exits_caught"] == 1
+
+
+def test_whoever_waits_is_told_when_the_thread_of_a_loop_dies() -> None:
+    class Broken(asyncio.SelectorEventLoop):
+        def break_down(self) -> None:
+            self._selector.close()
+
+    loop = Broken()
+    thread = LoopThread("test", loop, exited=lambda error: None)
+    thread.start()
+
+    async def wait():
+        loop.break_down()
+        await loop.create_future()
+
+    with pytest.raises(SlimeAglError, match="thread test has ended"):
+        thread.submit(wait()).result(PATIENCE)
+    late = asyncio.sleep(0)
+    with pytest.raises(SlimeAglError, match="thread test has ended"):
+        thread.submit(late)
+    thread.stop()
+
+
+def test_an_agent_that_blocks_the_loop_is_named_with_its_line(caplog) -> None:
+    seen, release = [], threading.Event()
+
+    def tell(blockage) -> None:
+        seen.append(blockage)
+        release.set()
+
+    watchdogs = []
+
+    async def agent(task):
+        watchdog = LoopWatchdog(asyncio.get_running_loop(), threading.get_ident(), seconds=0.05, seen=tell)
+        watchdogs.append(watchdog)
+        watchdog.start()
+        assert release.wait(PATIENCE)  # it stands here
+
+    (outcome,), _ = run_on_a_loop_of_its_own(agent, [{}])
+    (watchdog,) = watchdogs
+    watchdog.stop()
+    assert outcome.status == "succeeded", outcome.error
+    assert seen[0].owner.name == (outcome.rollout_id, outcome.attempt_id)
+    assert seen[0].line == "assert release.wait(PATIENCE)  # it stands here"
+    assert f"{__file__}:" in seen[0].place and "in agent" in seen[0].place
+    assert f"attempt {outcome.attempt_id}" in caplog.text and "runners.mode" in caplog.text
+    assert watchdog.count == 1
