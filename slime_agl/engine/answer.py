@@ -6,9 +6,12 @@ numbers. A token costs a few C-level passes over its list; nothing loops over to
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import orjson
 
 from slime_agl.engine.base import EngineRequest
@@ -17,9 +20,9 @@ from slime_agl.engine.replay import read_experts, read_top_p, wants_top_p
 from slime_agl.engine.wire import refuse, words_of
 from slime_agl.trace.turn import ABORT, LENGTH, STOP, Sampled, logprob_array, token_array
 
-REPLAY_PREFIXES = ("routed_experts", "top_p_")
+OWN_PLACES = ("routed_experts", "top_p_", "output_top_")
 ALTERNATIVES, ALTERNATIVES_ASKED = "output_top_logprobs", "top_logprobs_num"
-LONGEST_SCALAR, MOST_SCALARS = 256, 64
+LONGEST_SCALAR, MOST_FIELDS = 256, 128
 # Renormalised probabilities can exceed 1 by a few ulps of float32, which are 1.2e-7 each.
 HIGHEST_LOGPROB = 1e-6
 # A softmax in float32 samples nothing below e^-104; before the temperature is applied, that is 104 times it. SGLang
@@ -28,7 +31,10 @@ LOWEST_LOGPROB = -10_000.0
 LARGEST_ID = 2**31 - 1
 # What SGLang says matched when it sampled an id beyond the vocabulary, which it replaces by a stop id.
 NAN_MATCHED = "NaN happened"
-INTEGER, NUMBERS = {int}, {int, float}
+INTEGER, NUMBERS, SCALARS = {int}, {int, float}, {bool, int, float}
+DIGITS = b",-0123456789"
+# Fewer values than these are compared in less time than numpy takes to begin.
+FEW = 256
 # What an answer can have in bytes: [logprob, id, null], id and text of a token (the longest have some hundred bytes);
 # an alternative; the entry of a prompt token, from engines that send those too; and the rest of it.
 BYTES_OF_A_TOKEN, ALTERNATIVE_BYTES, PROMPT_TOKEN_BYTES, BYTES_OF_AN_ANSWER = 1024, 256, 64, 1 << 20
@@ -58,8 +64,8 @@ def read_answer(
     if not finish:
         finish = LENGTH if limit is not None and len(ids) >= limit else STOP
     return Sampled(
-        ids=token_array(ids),
-        logprobs=logprob_array(logprobs),
+        ids=ids,
+        logprobs=logprobs,
         finish=finish,
         matched=matched,
         prompt_tokens=_prompt_tokens(meta, request, rid),
@@ -133,13 +139,13 @@ def _matched(matched: Any, request: EngineRequest, rid: str, vocab_size: int | N
     ids = matched if isinstance(matched, list) else [matched]
     if not ids or set(map(type, ids)) != INTEGER:
         raise WrongAnswer(rid, f"has the finish_reason.matched {_shown(matched)}, it must be a stop id or a string")
-    _in_vocabulary(ids, "finish_reason.matched", rid, vocab_size)
-    return ids[-1]
+    return _known_ids(ids, "finish_reason.matched", rid, vocab_size)[-1]
 
 
 def _tokens(
     answer: Mapping[str, Any], meta: Mapping[str, Any], rid: str, vocab_size: int | None
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
+) -> tuple[array, array]:
+    """Ids and logprobs, which are all that is read of the tokens; what else the answer says of them agrees."""
     entries, count = meta.get("output_token_logprobs"), _count(meta, "completion_tokens", rid)
     output_ids = answer.get("output_ids")
     if entries is None:
@@ -151,76 +157,93 @@ def _tokens(
             )
         entries = []
     ids, logprobs = _columns(entries, rid)
-    for name, said in (
-        ("completion_tokens", count),
-        ("output_token_logprobs_length", _count(meta, "output_token_logprobs_length", rid)),
-    ):
+    length = _count(meta, "output_token_logprobs_length", rid)
+    for name, said in (("completion_tokens", count), ("output_token_logprobs_length", length)):
         if said is not None and said != len(ids):
             raise WrongAnswer(rid, f"has {len(ids)} entries in output_token_logprobs, {name} says {said}")
-    if output_ids is not None:
-        _same_ids(ids, output_ids, rid)
-    if ids:
-        _in_vocabulary(ids, "output_token_logprobs", rid, vocab_size)
-        _can_be_true(logprobs, rid)
-    return ids, logprobs
+    _integers(ids, output_ids, rid)
+    values = _numbers(logprobs, rid)
+    return _known_ids(ids, "output_token_logprobs", rid, vocab_size), values
 
 
-def _columns(entries: Any, rid: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Ids and logprobs of the [logprob, id, ...] entries, each of its type."""
+def _columns(entries: Any, rid: str) -> tuple[list[Any], list[Any]]:
+    """Ids and logprobs of the [logprob, id, ...] entries, of any type."""
     if not isinstance(entries, list):
         raise WrongAnswer(rid, f"has output_token_logprobs of type {type(entries).__name__}, it must be a list")
-    if not entries:
-        return (), ()
-    # What is no list of two or more gives columns of the wrong types, or no second one.
-    columns = tuple(zip(*entries, strict=False)) if set(map(type, entries)) == {list} else ()
-    if len(columns) < 2:
+    try:
+        return [entry[1] for entry in entries], [entry[0] for entry in entries]
+    except (TypeError, LookupError):
         at = next(at for at, entry in enumerate(entries) if not isinstance(entry, list) or len(entry) < 2)
-        raise WrongAnswer(
-            rid, f"has entry {at} of {len(entries)} in output_token_logprobs, {_shown(entries[at])}, which is no "
-            "[logprob, id]",
-        )  # fmt: skip
-    logprobs, ids = columns[:2]
-    if set(map(type, ids)) != INTEGER:
+    raise WrongAnswer(
+        rid, f"has entry {at} of {len(entries)} in output_token_logprobs, {_shown(entries[at])}, which is no [logprob, id]"
+    )
+
+
+def _integers(ids: list[Any], output_ids: Any, rid: str) -> None:
+    """Both hold the same integers. Written as JSON, which is the fastest that tells 1 from true and 1.0."""
+    written = orjson.dumps(ids)
+    if written[1:-1].translate(None, DIGITS):
         at = next(at for at, token in enumerate(ids) if type(token) is not int)
         raise WrongAnswer(rid, f"has the id {_shown(ids[at])} at token {at} of {len(ids)}, it must be an integer")
-    if not set(map(type, logprobs)) <= NUMBERS:
+    if output_ids is None or orjson.dumps(output_ids) == written:
+        return
+    if not isinstance(output_ids, list):
+        raise WrongAnswer(rid, f"has output_ids of type {type(output_ids).__name__}, it must be a list")
+    if len(output_ids) != len(ids):
+        raise WrongAnswer(rid, f"has {len(ids)} entries in output_token_logprobs and {len(output_ids)} output_ids")
+    at = next(at for at, token in enumerate(output_ids) if type(token) is not int or token != ids[at])
+    raise WrongAnswer(
+        rid, f"has the id {ids[at]} at token {at} in output_token_logprobs and {_shown(output_ids[at])} in output_ids"
+    )
+
+
+def _numbers(logprobs: list[Any], rid: str) -> array:
+    """The logprobs as an array, each a number that a sampled token can have."""
+    try:
+        values = logprob_array(logprobs)
+    except TypeError:
+        values = None
+    low, high = (0.0, 0.0) if values is None else _ends(logprobs, values)
+    # An array takes false for 0, which else is as good as never the logprob.
+    if values is None or (high == 0 and not NUMBERS.issuperset(map(type, logprobs))):
         at = next(at for at, value in enumerate(logprobs) if type(value) not in NUMBERS)
         raise WrongAnswer(
             rid,
             f"has the logprob {_shown(logprobs[at])} at token {at} of {len(logprobs)}, it must be a number (null is how "
             "NaN travels: look for it in the weights or the sampling parameters)",
         )
-    return ids, logprobs
-
-
-def _same_ids(ids: tuple[int, ...], output_ids: Any, rid: str) -> None:
-    if not isinstance(output_ids, list):
-        raise WrongAnswer(rid, f"has output_ids of type {type(output_ids).__name__}, it must be a list")
-    if len(output_ids) != len(ids):
-        raise WrongAnswer(rid, f"has {len(ids)} entries in output_token_logprobs and {len(output_ids)} output_ids")
-    if tuple(output_ids) != ids or (ids and set(map(type, output_ids)) != INTEGER):
-        at = next(at for at, token in enumerate(output_ids) if type(token) is not int or token != ids[at])
-        raise WrongAnswer(
-            rid, f"has the id {ids[at]} at token {at} in output_token_logprobs and {_shown(output_ids[at])} in output_ids"
-        )
-
-
-def _in_vocabulary(ids: tuple[int, ...] | list[int], where: str, rid: str, vocab_size: int | None) -> None:
-    if min(ids) < 0 or max(ids) >= (vocab_size or LARGEST_ID):
-        wrong = next(token for token in ids if not 0 <= token < (vocab_size or LARGEST_ID))
-        limit = f"the vocabulary has {vocab_size} ids" if vocab_size else f"ids end at {LARGEST_ID}"
-        raise WrongAnswer(rid, f"has the id {wrong} in {where}, {limit}")
-
-
-def _can_be_true(logprobs: tuple[float, ...], rid: str) -> None:
     # NaN is no JSON, so that comparing is enough.
-    if min(logprobs) < LOWEST_LOGPROB or max(logprobs) > HIGHEST_LOGPROB:
-        at = next(at for at, value in enumerate(logprobs) if not LOWEST_LOGPROB <= value <= HIGHEST_LOGPROB)
+    if low < LOWEST_LOGPROB or high > HIGHEST_LOGPROB:
+        at = next(at for at, value in enumerate(values) if not LOWEST_LOGPROB <= value <= HIGHEST_LOGPROB)
         raise WrongAnswer(
             rid,
-            f"has the logprob {logprobs[at]} at token {at} of {len(logprobs)}; a sampled token has one between "
+            f"has the logprob {_shown(logprobs[at])} at token {at} of {len(values)}; a sampled token has one between "
             f"{LOWEST_LOGPROB:g} and 0",
         )
+    return values
+
+
+def _known_ids(ids: list[int], where: str, rid: str, vocab_size: int | None) -> array:
+    """The ids as an array, all in the vocabulary."""
+    beyond = vocab_size or LARGEST_ID
+    try:
+        packed = token_array(ids)
+    except OverflowError:
+        packed = None
+    low, high = (-1, -1) if packed is None else _ends(ids, packed)
+    if packed is None or low < 0 or high >= beyond:
+        wrong = next(token for token in ids if not 0 <= token < beyond)
+        limit = f"the vocabulary has {vocab_size} ids" if vocab_size else f"ids end at {LARGEST_ID}"
+        raise WrongAnswer(rid, f"has the id {wrong} in {where}, {limit}")
+    return packed
+
+
+def _ends(values: list[Any], packed: array) -> tuple[float, float]:
+    """The lowest and the highest, 0 and 0 of none. packed: the same values."""
+    if len(values) < FEW:
+        return (min(values), max(values)) if values else (0, 0)
+    found = np.asarray(packed)
+    return found.min(), found.max()
 
 
 def _count(meta: Mapping[str, Any], name: str, rid: str) -> int | None:
@@ -260,8 +283,12 @@ def version_fault(value: Any) -> str:
 
 def _kept(meta: Mapping[str, Any], request: EngineRequest, rid: str) -> dict[str, Any]:
     """Asked-for alternatives and the small scalars: what `Sampled` has no field for. Replay data has fields."""
-    small = [name for name, value in meta.items() if _small(value) and not name.startswith(REPLAY_PREFIXES)]
-    kept = {name: meta[name] for name in small[:MOST_SCALARS]}
+    kept = {
+        name: value
+        for name, value in islice(meta.items(), MOST_FIELDS)
+        if (type(value) in SCALARS or (type(value) is str and len(value) <= LONGEST_SCALAR))
+        and not name.startswith(OWN_PLACES)
+    }
     if request.extra.get(ALTERNATIVES_ASKED) and meta.get(ALTERNATIVES) is not None:
         kept[ALTERNATIVES] = _alternatives(meta[ALTERNATIVES], rid)
     return kept
@@ -277,10 +304,6 @@ def _alternatives(found: Any, rid: str) -> list[Any]:
             if not (isinstance(entry, list) and len(entry) > 1 and type(entry[0]) in NUMBERS and type(entry[1]) is int):
                 raise WrongAnswer(rid, f"has the entry {_shown(entry)} in {ALTERNATIVES}, which is no [logprob, id]")
     return found
-
-
-def _small(value: Any) -> bool:
-    return isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= LONGEST_SCALAR)
 
 
 def _shown(value: Any) -> str:

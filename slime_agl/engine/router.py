@@ -13,7 +13,7 @@ import aiohttp
 from slime_agl.engine.answer import largest_answer, read_answer
 from slime_agl.engine.base import EngineInfo, EngineRequest, Replay
 from slime_agl.engine.connections import IDLE_SECONDS, ConnectionBroke, Connections, NotConnected, Posted
-from slime_agl.engine.faults import TryAgain
+from slime_agl.engine.faults import TryAgain, WrongAnswer
 from slime_agl.engine.retry import Backoff, RoutingKeys
 from slime_agl.engine.route import Route, choose_route
 from slime_agl.engine.wire import nothing_sampled, refuse, request_body, words_of
@@ -28,6 +28,8 @@ ROUTING_KEY = "X-SMG-Routing-Key"
 CONTROL_SECONDS = 5.0
 CONTROL_CONNECTIONS = 64
 # A worker ignores an abort for an id that has not reached it yet, so it is told again until the request ends.
+# A wrong answer has cost a whole sampling, and an engine that gives one after the other will go on to.
+MOST_WRONG = 5
 ABORT_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -60,8 +62,8 @@ class RouterEngine:
     """`slime_agl.engine.base.Engine` over HTTP.
 
     url: address of the router, or of a single SGLang server. timeout: seconds for one generate call with all
-    its retries, None to leave the deadline to the caller. max_retries: further tries after connection errors, 408, 429
-    and 5xx. connection_limit: most generate calls on the wire at a time, 0 for no limit; control calls have their own
+    its retries, None to leave the deadline to the caller. max_retries: further tries after connection errors, 408, 429,
+    5xx and wrong answers, of which fewer are borne. connection_limit: most generate calls on the wire at a time, 0 for no limit; control calls have their own
     connections, so an abort never waits behind the requests it is to end. replay: what answers must hold; when the
     router loses it, requests go to the workers themselves. vocab_size: ids that the model can sample; None asks the
     engine, which need not know.
@@ -184,6 +186,7 @@ class RouterEngine:
         await self._workers.quiet()
 
     async def _until_answered(self, request: EngineRequest, flight: _Flight) -> Sampled:
+        wrong = 0
         for failures in itertools.count(1):
             key = self.keys.key(request.session_key)
             try:
@@ -192,7 +195,8 @@ class RouterEngine:
             except TryAgain as fault:
                 if flight.aborted.is_set():
                     return nothing_sampled(request)
-                await self._after(fault, request, flight, key, failures)
+                wrong += isinstance(fault, WrongAnswer)
+                await self._after(fault, request, flight, key, failures, last=wrong >= MOST_WRONG)
                 if await _happens(flight.aborted, self._backoff.pause(failures)):
                     return nothing_sampled(request)
                 self.counters.retries += 1
@@ -202,7 +206,9 @@ class RouterEngine:
                 self._route.worked(flight.base)
                 return sampled
 
-    async def _after(self, fault: TryAgain, request: EngineRequest, flight: _Flight, key: str, failures: int) -> None:
+    async def _after(
+        self, fault: TryAgain, request: EngineRequest, flight: _Flight, key: str, failures: int, *, last: bool
+    ) -> None:  # fmt: skip
         """Take note of a failed try. Raises EngineUnavailable when it was the last one."""
         logger.debug("request %s, try %d of %d: %s", flight.rid, failures, self._max_retries + 1, fault)
         self._route.failed(flight.base, fault.status)
@@ -210,7 +216,7 @@ class RouterEngine:
             await self._workers.abort(flight.rid, at=self._route.worker(flight.base))
         if fault.status != 429:
             self.keys.failed(request.session_key, key)
-        if failures > self._max_retries:
+        if last or failures > self._max_retries:
             raise EngineUnavailable(
                 f"{self.url} failed {failures} times on request {request.rid}, the last time with {fault}; "
                 f"{self._advice(fault, flight)}",
