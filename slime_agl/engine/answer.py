@@ -134,7 +134,9 @@ def _matched(matched: Any, request: EngineRequest, rid: str, vocab_size: int | N
         return None
     if isinstance(matched, str):
         if matched == NAN_MATCHED and matched not in (request.sampling_params.get("stop") or ()):
-            raise WrongAnswer(rid, f"ends with {NAN_MATCHED!r}: the engine sampled from NaN; look for it in the weights")
+            raise WrongAnswer(
+                rid, f"ends with {NAN_MATCHED!r}: the engine sampled from NaN; look for it in the weights"
+            )
         return matched
     ids = matched if isinstance(matched, list) else [matched]
     if not ids or set(map(type, ids)) != INTEGER:
@@ -175,7 +177,8 @@ def _columns(entries: Any, rid: str) -> tuple[list[Any], list[Any]]:
     except (TypeError, LookupError):
         at = next(at for at, entry in enumerate(entries) if not isinstance(entry, list) or len(entry) < 2)
     raise WrongAnswer(
-        rid, f"has entry {at} of {len(entries)} in output_token_logprobs, {_shown(entries[at])}, which is no [logprob, id]"
+        rid,
+        f"has entry {at} of {len(entries)} in output_token_logprobs, {_shown(entries[at])}, which is no [logprob, id]",
     )
 
 
@@ -269,7 +272,7 @@ def _prompt_tokens(meta: Mapping[str, Any], request: EngineRequest, rid: str) ->
 
 def _weight_version(meta: Mapping[str, Any], rid: str) -> str:
     value = meta.get("weight_version")
-    if (fault := version_fault(value)):
+    if fault := version_fault(value):
         raise WrongAnswer(rid, f"has the weight_version {fault}")
     return "" if value is None else str(value)
 

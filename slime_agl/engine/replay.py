@@ -89,7 +89,8 @@ def read_top_p(
         raise WrongAnswer(rid, f"has top-p offsets that fall from {offsets[at]} to {offsets[at + 1]} at token {at}")
     if ids.size and (ids.min() < 0 or (vocab_size is not None and ids.max() >= vocab_size)):
         raise WrongAnswer(
-            rid, f"has top-p sets of ids from {ids.min()} to {ids.max()}, the vocabulary has {vocab_size or 'no such'} ids"
+            rid,
+            f"has top-p sets of ids from {ids.min()} to {ids.max()}, the vocabulary has {vocab_size or 'no such'} ids",
         )
     try:
         return TopP(array("i", ids.tobytes()), array("i", offsets.tobytes()))

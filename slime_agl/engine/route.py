@@ -15,8 +15,8 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-from slime_agl.engine.base import EngineRequest, Replay
 from slime_agl.engine.answer import largest_answer, read_answer
+from slime_agl.engine.base import EngineRequest, Replay
 from slime_agl.engine.connections import Connections, Posted
 from slime_agl.engine.faults import TryAgain
 from slime_agl.engine.replay import TOP_P_ASKED
@@ -169,7 +169,9 @@ class ByRouter:
             if not answers or silent or (self._direct is None and self._failures >= REPEATED):
                 self._pass_by(answers, alive, silent)
             elif self._direct is not None:
-                logger.warning("the router %s and its %d workers answer: requests go through it", workers.url, len(urls))
+                logger.warning(
+                    "the router %s and its %d workers answer: requests go through it", workers.url, len(urls)
+                )
                 self._direct, self._failures = None, 0
         finally:
             self._look = None

@@ -195,7 +195,9 @@ def test_an_answer_that_is_not_true_is_tried_again(case: str):
     assert caught.value.lost == ("belongs to another" in words), "what still runs somewhere is ended there"
 
 
-@pytest.mark.parametrize("entry", [[-1, 100], [-1, -1], [0.5, 11], [-1e5, 11], [None, 11], [False, 11], [-1, True], [-1]])
+@pytest.mark.parametrize(
+    "entry", [[-1, 100], [-1, -1], [0.5, 11], [-1e5, 11], [None, 11], [False, 11], [-1, True], [-1]]
+)
 def test_one_wrong_token_among_many_is_found(entry: list[Any]):
     asked = EngineRequest(b"1,2,3", 3, {}, "ro-1", "session")
     entries = [[-0.5, number % VOCABULARY] for number in range(MANY)]
