@@ -210,3 +210,90 @@ async def test_a_header_cannot_bring_another(serve: Serve, posts: Connections) -
     url = await serve(Server(ANSWER))
     with pytest.raises(ValueError, match="line break"):
         await post(posts, url, b"x", {"X-Key": "a\r\nX-Other: b"})
+
+
+async def test_what_comes_between_two_posts_ends_the_connection(serve: Serve, posts: Connections) -> None:
+    """Half an answer that nobody asked for, which the rest of would be completed by the next request's."""
+    written, late = asyncio.Event(), b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nla"
+
+    async def answers_twice(writer: asyncio.StreamWriter) -> None:
+        writer.write(ANSWER)
+        await asyncio.sleep(0)
+        writer.write(late)
+        await writer.drain()
+        written.set()
+        await asyncio.Event().wait()
+
+    server = Server(answers_twice, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nright")
+    url = await serve(server)
+    assert (await post(posts, url, b"x")).body == b"ok"
+    await written.wait()
+    while any(connection.reusable for connection in posts._open):
+        await asyncio.sleep(0)
+    assert (await post(posts, url, b"y")).body == b"right"
+    assert server.accepted == 2
+
+
+async def test_the_beginning_of_a_second_answer_ends_the_connection(serve: Serve, posts: Connections) -> None:
+    server = Server(ANSWER + b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nright")
+    url = await serve(server)
+    assert (await post(posts, url, b"x")).body == b"ok"
+    assert (await post(posts, url, b"y")).body == b"right"
+    assert server.accepted == 2
+
+
+async def test_an_answer_that_cannot_be_read_takes_its_connection_along(serve: Serve, posts: Connections) -> None:
+    server = Server(ANSWER, ANSWER)
+    url = await serve(server)
+
+    def wrong(_: Posted) -> None:
+        raise ValueError("not mine")
+
+    with pytest.raises(ValueError, match="not mine"):
+        await post(posts, url, b"x", read=wrong)
+    assert (await post(posts, url, b"x")).body == b"ok"
+    assert server.accepted == 2
+
+
+def endless(begin: bytes, piece: bytes) -> Callable[[asyncio.StreamWriter], Awaitable[None]]:
+    async def write(writer: asyncio.StreamWriter) -> None:
+        writer.write(begin)
+        while not writer.is_closing():
+            writer.write(piece)
+            await writer.drain()
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536), "bytes and goes on; at most 100000 can be true"),
+        (
+            endless(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"4\r\nabcd\r\n" * 4096),
+            "bytes and goes on; at most 100000",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100001\r\n\r\n", "says it has 100001 bytes; at most 100000"),
+        (endless(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n" * 4096), "headers have .* bytes and go on; read are 65536"),
+        (endless(b"HTTP/1.1 200 OK\r\nX: ", b"y" * 65536), "headers have .* bytes and go on"),
+        (endless(b"", b"HTTP/1.1 102 Processing\r\n\r\n" * 4096), "headers have .* bytes and go on"),
+    ],
+)
+async def test_an_answer_without_end_is_cut_off(serve: Serve, posts: Connections, answer: object, words: str) -> None:
+    url = await serve(Server(answer, ANSWER))
+    with pytest.raises(ConnectionBroke, match=words):
+        await post(posts, url, b"x", largest=100_000)
+    assert (await post(posts, url, b"y")).body == b"ok"
+
+
+async def test_an_answer_that_drips_is_given_up(
+    serve: Serve, posts: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.01)
+
+    async def drips(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nd")
+        await asyncio.Event().wait()
+
+    with pytest.raises(ConnectionBroke, match="began 0.01 s ago and has not ended, .* bytes so far"):
+        await post(posts, await serve(Server(drips)), b"x")
