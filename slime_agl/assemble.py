@@ -13,7 +13,7 @@ from slime_agl.chat.audit import audit
 from slime_agl.chat.delta import DeltaEncoder
 from slime_agl.chat.encoder import fast_encoder
 from slime_agl.chat.images import Vision
-from slime_agl.chat.loader import load_tokenizer, stop_ids_of
+from slime_agl.chat.loader import load_tokenizer, stop_ids_of, vocab_size_of
 from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer
 from slime_agl.config import Config, FailureConfig
@@ -80,7 +80,10 @@ def make_runtime(
     for warning in plan.report.warnings():
         logger.warning("chat template of %s: %s", args.hf_checkpoint, warning)
     parts = GatewayParts(
-        engine=engine or RouterEngine(args.router_url, replay=_replay(args)),
+        engine=engine
+        or RouterEngine(
+            args.router_url, replay=_replay(args), vocab_size=vocab_size_of(str(args.hf_checkpoint), tokenizer)
+        ),
         renderer=renderer,
         delta=DeltaEncoder(renderer, plan, history=config.history),
         parser=ReplyParser(

@@ -8,6 +8,8 @@ from typing import Any
 
 from slime_agl.errors import TemplateError
 
+# Where configs of models that read images or speech keep what belongs to their text.
+TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config")
 TURN_OPENER, TURN_CLOSER = "<|im_start|>", "<|im_end|>"
 
 
@@ -50,6 +52,44 @@ def stop_ids_of(path: str) -> frozenset[int]:
     except (ValueError, AttributeError) as error:
         raise TemplateError(f"{file} is not a JSON object: {error}") from error
     return frozenset(named if isinstance(named, list) else [] if named is None else [named])
+
+
+def vocab_size_of(path: str, tokenizer: Any) -> int:
+    """Ids that a checkpoint's model can sample: all below this number.
+
+    The size in its config.json, where it is padded beyond the tokenizer's; of a GGUF file or a checkpoint without a
+    config.json, the tokenizer's, with the paddings that it names.
+
+    Raises:
+        TemplateError: the config is not a JSON object.
+    """
+    config = _config(path)
+    parts = [config, *(config.get(name) for name in TEXT_CONFIGS)]
+    parts += [part.get("text_config") for part in parts if isinstance(part, dict)]
+    sizes = [part.get("vocab_size") for part in parts if isinstance(part, dict)]
+    known = [size for size in sizes if type(size) is int and size > 0]
+    return max(known or [max(tokenizer.get_vocab().values(), default=-1) + 1])
+
+
+def _config(path: str) -> dict[str, Any]:
+    """The checkpoint's config.json as it stands, {} without one."""
+    file = Path(path) / "config.json"
+    if not Path(path).exists():
+        from transformers.utils import cached_file
+
+        found = cached_file(path, "config.json", _raise_exceptions_for_missing_entries=False)
+        if found is None:
+            return {}
+        file = Path(found)
+    if not file.is_file():
+        return {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise TemplateError(f"{file} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise TemplateError(f"{file} is not a JSON object")
+    return config
 
 
 def _gguf_file(path: Path) -> Path | None:

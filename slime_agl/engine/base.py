@@ -35,11 +35,15 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine says of itself. context_length: most tokens of prompt and output, None if unknown."""
+    """What an engine says of itself.
+
+    context_length: most tokens of prompt and output, None if unknown. vocab_size: ids it can sample, None if unknown.
+    """
 
     model_path: str = ""
     context_length: int | None = None
     weight_version: str = ""
+    vocab_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,8 @@ class Engine(Protocol):
 
         Raises:
             EngineRejected: the engine refused it (4xx), with the engine's own words.
-            EngineUnavailable: no answer after retries.
-            InvariantError: replay data that the request asks for is not in the answer, or does not fit it.
+            EngineUnavailable: no answer after retries, or none that can be true, agrees with itself and holds what
+                the request asks for.
         """
         ...
 

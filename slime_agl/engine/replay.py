@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from slime_agl.engine.base import EngineRequest
+from slime_agl.engine.faults import WrongAnswer
 from slime_agl.errors import InvariantError
 from slime_agl.trace.replay import Experts, TopP, pack_experts
 
@@ -30,60 +32,86 @@ def wants_top_p(params: Mapping[str, Any]) -> bool:
     return bool((params.get("custom_params") or {}).get(TOP_P_ASKED))
 
 
-def read_experts(meta: Mapping[str, Any], request: EngineRequest, new_tokens: int) -> Experts | None:
+def read_experts(meta: Mapping[str, Any], request: EngineRequest, rid: str, new_tokens: int) -> Experts | None:
     """Rows for the tokens from `request.experts_from` up to the last but one, None when nothing was sampled.
 
     The last token was never an input, so it has no row. An engine that does not know
     `routed_experts_start_len` sends all rows; those asked for are taken from their end.
 
     Raises:
-        InvariantError: there are none, or too few, or no whole rows.
+        WrongAnswer: there are none, or too few, or no whole rows, or they are no ids.
     """
     width = request.experts_width
     if width is None or not new_tokens:
         return None
-    flat = _int32(meta, (EXPERTS,))
+    flat = _int32(meta, (EXPERTS,), rid)
     if flat is None:
-        raise InvariantError(
-            f"the answer to request {request.rid} ({new_tokens} tokens) has no routed experts although it was asked "
-            "for them (return_routed_experts)"
+        raise WrongAnswer(
+            rid,
+            f"({new_tokens} tokens) has no routed experts although it was asked for them (return_routed_experts)",
         )
     last = request.prompt_length + new_tokens - 1
     wanted = last - request.experts_from
     rows, rest = divmod(flat.size, width)
     if rest or rows not in (wanted, last):
-        raise InvariantError(
-            f"the answer to request {request.rid} has {flat.size} routed experts; {wanted} tokens from position "
-            f"{request.experts_from} on, of {width} experts each, have {wanted * width}"
+        raise WrongAnswer(
+            rid,
+            f"has {flat.size} routed experts; {wanted} tokens from position {request.experts_from} on, of {width} "
+            f"experts each, have {wanted * width}",
         )
-    return pack_experts(request.experts_from, width, flat[(rows - wanted) * width :])
+    try:
+        return pack_experts(request.experts_from, width, flat[(rows - wanted) * width :])
+    except InvariantError as fault:
+        raise WrongAnswer(rid, f"has wrong routed experts: {fault}") from fault
 
 
-def read_top_p(meta: Mapping[str, Any], request: EngineRequest, new_tokens: int) -> TopP | None:
+def read_top_p(
+    meta: Mapping[str, Any], request: EngineRequest, rid: str, new_tokens: int, vocab_size: int | None
+) -> TopP | None:
     """The set of each sampled token, None when they were not asked for or nothing was sampled.
 
     Raises:
-        InvariantError: there are none, or they do not describe `new_tokens` tokens.
+        WrongAnswer: there are none, they do not describe `new_tokens` tokens, or hold ids beyond the vocabulary.
     """
     if not new_tokens or not wants_top_p(request.sampling_params):
         return None
-    ids, offsets = _int32(meta, TOP_P_IDS), _int32(meta, TOP_P_OFFSETS)
+    ids, offsets = _int32(meta, TOP_P_IDS, rid), _int32(meta, TOP_P_OFFSETS, rid)
     if ids is None or offsets is None:
-        raise InvariantError(
-            f"the answer to request {request.rid} ({new_tokens} tokens) has no top-p token sets although it was asked "
-            f"for them (custom_params.{TOP_P_ASKED})"
+        raise WrongAnswer(
+            rid,
+            f"({new_tokens} tokens) has no top-p token sets although it was asked for them "
+            f"(custom_params.{TOP_P_ASKED})",
         )
     if offsets.size != new_tokens + 1:
-        raise InvariantError(
-            f"the answer to request {request.rid} has {offsets.size} top-p offsets, {new_tokens} tokens need "
-            f"{new_tokens + 1}"
+        raise WrongAnswer(rid, f"has {offsets.size} top-p offsets, {new_tokens} tokens need {new_tokens + 1}")
+    if (np.diff(offsets) < 0).any():
+        at = int(np.argmax(np.diff(offsets) < 0))
+        raise WrongAnswer(rid, f"has top-p offsets that fall from {offsets[at]} to {offsets[at + 1]} at token {at}")
+    if ids.size and (ids.min() < 0 or (vocab_size is not None and ids.max() >= vocab_size)):
+        raise WrongAnswer(
+            rid,
+            f"has top-p sets of ids from {ids.min()} to {ids.max()}, the vocabulary has {vocab_size or 'no such'} ids",
         )
-    return TopP(array("i", ids.tobytes()), array("i", offsets.tobytes()))
+    try:
+        return TopP(array("i", ids.tobytes()), array("i", offsets.tobytes()))
+    except InvariantError as fault:
+        raise WrongAnswer(rid, f"has wrong top-p sets: {fault}") from fault
 
 
-def _int32(meta: Mapping[str, Any], names: tuple[str, ...]) -> np.ndarray | None:
+def _int32(meta: Mapping[str, Any], names: tuple[str, ...], rid: str) -> np.ndarray | None:
     """The first of `names` that is there: base64 of little-endian int32, or a list of numbers."""
-    value = next((meta[name] for name in names if meta.get(name) is not None), None)
-    if isinstance(value, str):
-        return np.frombuffer(base64.b64decode(value), dtype="<i4").astype(np.int32, copy=False)
-    return None if value is None else np.asarray(value, dtype=np.int32).reshape(-1)
+    name = next((name for name in names if meta.get(name) is not None), None)
+    if name is None:
+        return None
+    value = meta[name]
+    try:
+        if isinstance(value, str):
+            return np.frombuffer(base64.b64decode(value, validate=True), dtype="<i4").astype(np.int32, copy=False)
+        found = np.asarray(value)
+        if found.size == 0 and isinstance(value, list):
+            return found.astype(np.int32).reshape(-1)
+        if found.dtype.kind != "i" or found.min() < -(2**31) or found.max() >= 2**31:
+            raise ValueError(f"it holds {found.dtype} values, or some beyond 32 bits")
+    except (binascii.Error, ValueError) as fault:
+        raise WrongAnswer(rid, f"has {name} that are no 32 bit integers: {fault}") from fault
+    return found.astype(np.int32).reshape(-1)

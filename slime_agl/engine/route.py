@@ -1,7 +1,10 @@
-"""Which address a request goes to: the router, or a worker when the router loses what training replays.
+"""Which address a request goes to: the router, or a worker when the router loses what training replays, or requests.
 
 A stock sgl-router writes requests anew and leaves out the fields it does not know, among them those
 that ask for routed experts and top-p sets. Its workers understand them.
+
+As slime starts it, a router has neither health checks nor a circuit breaker: a worker that died stays listed, answers
+faster than the others (HTTP 500), and so gets most requests.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
+from slime_agl.engine.answer import largest_answer, read_answer
 from slime_agl.engine.base import EngineRequest, Replay
-from slime_agl.engine.connections import Connections
+from slime_agl.engine.connections import Connections, Posted
+from slime_agl.engine.faults import TryAgain
 from slime_agl.engine.replay import TOP_P_ASKED
-from slime_agl.engine.wire import TryAgain, read_answer, refuse, request_body, words_of
+from slime_agl.engine.wire import refuse, request_body, words_of
 from slime_agl.engine.workers import Workers
-from slime_agl.errors import ConfigError, EngineRejected, InvariantError
+from slime_agl.errors import ConfigError, EngineRejected
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +32,17 @@ FRESH_SECONDS = 30.0
 DEAD_SECONDS = 10.0
 # What a worker that is gone, starting or overloaded answers; other faults belong to the request.
 GONE = frozenset({None, 502, 503, 504})
+# What a router answers for such a worker.
+FAILING = GONE | {500}
+# Failures in a row at a router whose workers live, after which it is passed by.
+REPEATED = 8
+# Between two looks at the workers: while requests go through the router, and while they do not.
+LOOK_SECONDS, DIRECT_SECONDS, LONGEST_DIRECT_SECONDS = 1.0, 5.0, 300.0
+SILENT_SECONDS = 60.0
 
 
 class Route(Protocol):
-    """Where requests go. `base` and `failed` are called for every try."""
+    """Where requests go. `base`, and then `failed` or `worked`, are called for every try."""
 
     async def base(self, key: str) -> str:
         """The address for a routing key; the same key leads to the same worker while that lives."""
@@ -44,21 +56,11 @@ class Route(Protocol):
         """A try at `base` failed; status None: without an answer."""
         ...
 
+    def worked(self, base: str) -> None:
+        """A try at `base` was answered."""
+        ...
 
-class ByRouter:
-    """Everything goes to the router, which pins routing keys itself."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    async def base(self, key: str) -> str:
-        return self._url
-
-    def worker(self, base: str) -> str:
-        return ""
-
-    def failed(self, base: str, status: int | None) -> None:
-        pass
+    async def close(self) -> None: ...
 
 
 class ToWorkers:
@@ -89,8 +91,109 @@ class ToWorkers:
 
     def failed(self, base: str, status: int | None) -> None:
         if status in GONE:
-            self._dead_until[base] = asyncio.get_running_loop().time() + DEAD_SECONDS
+            self.leave_out(base, DEAD_SECONDS)
             self._fresh_until = 0.0
+
+    def worked(self, base: str) -> None:
+        self._dead_until.pop(base, None)
+
+    def leave_out(self, base: str, seconds: float) -> None:
+        self._dead_until[base] = asyncio.get_running_loop().time() + seconds
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class ByRouter:
+    """Requests go to the router, which pins routing keys itself, as long as it and all its workers live.
+
+    When tries fail, the workers are asked for a sign of life. If one gives none, if the router gives none, or if it
+    fails again and again, requests go to the living workers directly (see `ToWorkers`), and back to the router when
+    that and all the workers it lists answer.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._direct: ToWorkers | None = None
+        self._failures = 0
+        self._look: asyncio.Task[None] | None = None
+        self._next_look = 0.0
+        self._pause = DIRECT_SECONDS
+
+    async def base(self, key: str) -> str:
+        if self._direct is None:
+            return self._workers.url
+        self._look_now()
+        return await self._direct.base(key)
+
+    def worker(self, base: str) -> str:
+        return "" if base == self._workers.url else base
+
+    def failed(self, base: str, status: int | None) -> None:
+        if base != self._workers.url:
+            if self._direct is not None:
+                self._direct.failed(base, status)
+        elif status in FAILING:
+            self._failures += 1
+            if self._direct is None:
+                self._look_now()
+
+    def worked(self, base: str) -> None:
+        if base == self._workers.url:
+            self._failures, self._pause = 0, DIRECT_SECONDS
+        elif self._direct is not None:
+            self._direct.worked(base)
+
+    async def close(self) -> None:
+        look, self._look = self._look, None
+        if look is not None:
+            look.cancel()
+            await asyncio.gather(look, return_exceptions=True)
+
+    def _look_now(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._look is None and loop.time() >= self._next_look:
+            self._look = loop.create_task(self._looked())
+
+    async def _looked(self) -> None:
+        """Decide anew where requests go."""
+        workers = self._workers
+        try:
+            answers = await workers.listed()
+            urls = [url for url in workers.known if url != workers.url]
+            if not urls or (answers and not await workers.kinds() <= {"regular"}):
+                return
+            lives = await asyncio.gather(*(workers.alive(url) for url in urls))
+            alive = [url for url, lives_on in zip(urls, lives, strict=True) if lives_on]
+            silent = [url for url in urls if url not in alive]
+            if not answers or silent or (self._direct is None and self._failures >= REPEATED):
+                self._pass_by(answers, alive, silent)
+            elif self._direct is not None:
+                logger.warning(
+                    "the router %s and its %d workers answer: requests go through it", workers.url, len(urls)
+                )
+                self._direct, self._failures = None, 0
+        finally:
+            self._look = None
+            pause = LOOK_SECONDS if self._direct is None else self._pause
+            self._next_look = asyncio.get_running_loop().time() + pause
+
+    def _pass_by(self, answers: bool, alive: list[str], silent: list[str]) -> None:
+        if not alive:
+            return
+        if self._direct is None:
+            why = f"lists {len(silent)} workers that do not answer ({', '.join(silent)})" if silent else (
+                f"failed {self._failures} times in a row"
+            )  # fmt: skip
+            logger.warning(
+                "the router %s %s: requests go to the %d workers that do directly, each session to one of them",
+                self._workers.url, why if answers else "does not answer", len(alive),
+            )  # fmt: skip
+            self._direct = ToWorkers(self._workers, alive)
+            # A router that is passed by again before it has worked is tried less and less often.
+            self._pause = DIRECT_SECONDS if silent or not answers else min(2 * self._pause, LONGEST_DIRECT_SECONDS)
+        for url in silent:
+            self._direct.leave_out(url, SILENT_SECONDS)
 
 
 def ranked_first(key: str, urls: Iterable[str]) -> str:
@@ -105,7 +208,8 @@ async def choose_route(workers: Workers, posts: Connections, replay: Replay) -> 
         ConfigError: it is lost on both ways, or the workers cannot be asked directly.
     """
     if not replay or not (lost := await _probe(posts, workers.url, replay)):
-        return ByRouter(workers.url)
+        await workers.listed()  # it cannot be asked when it is gone
+        return ByRouter(workers)
     tried = [f"the router at {workers.url}: {lost}"]
     kinds = await workers.kinds()
     if kinds <= {"regular"}:
@@ -131,13 +235,17 @@ async def _probe(posts: Connections, base: str, replay: Replay) -> str:
     if replay.top_p is not None:
         params |= {"top_p": replay.top_p, "custom_params": {TOP_P_ASKED: True}}
     request = EngineRequest(b"1,1,1", 3, params, PROBE_RID, PROBE_RID, experts_width=replay.experts_width)
+
+    def read(answer: Posted) -> None:
+        if answer.status != 200:
+            refuse(answer.status, words_of(answer.body), request)
+        read_answer(answer.body, request, PROBE_RID)
+
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            status, body = await posts.post(f"{base}/generate", request_body(request, PROBE_RID))
-        if status != 200:
-            refuse(status, words_of(body), request)
-        read_answer(body, request, 0.0)
-    except (OSError, TimeoutError, TryAgain, EngineRejected, InvariantError) as fault:
+            body, largest = request_body(request, PROBE_RID), largest_answer(request)
+            await posts.post(f"{base}/generate", body, read=read, largest=largest)
+    except (OSError, TimeoutError, TryAgain, EngineRejected) as fault:
         return str(fault) or type(fault).__name__
     return ""
 

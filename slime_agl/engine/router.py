@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from slime_agl.engine.answer import largest_answer, read_answer
 from slime_agl.engine.base import EngineInfo, EngineRequest, Replay
-from slime_agl.engine.connections import IDLE_SECONDS, ConnectionBroke, Connections, NotConnected
+from slime_agl.engine.connections import IDLE_SECONDS, ConnectionBroke, Connections, NotConnected, Posted
+from slime_agl.engine.faults import TryAgain, WrongAnswer
 from slime_agl.engine.retry import Backoff, RoutingKeys
 from slime_agl.engine.route import Route, choose_route
-from slime_agl.engine.wire import TryAgain, nothing_sampled, read_answer, refuse, request_body, words_of
+from slime_agl.engine.wire import nothing_sampled, refuse, request_body, words_of
 from slime_agl.engine.workers import Workers
 from slime_agl.errors import EngineRejected, EngineUnavailable
 from slime_agl.trace.turn import Sampled
@@ -26,6 +28,8 @@ ROUTING_KEY = "X-SMG-Routing-Key"
 CONTROL_SECONDS = 5.0
 CONTROL_CONNECTIONS = 64
 # A worker ignores an abort for an id that has not reached it yet, so it is told again until the request ends.
+# A wrong answer has cost a whole sampling, and an engine that gives one after the other will go on to.
+MOST_WRONG = 5
 ABORT_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
@@ -58,10 +62,11 @@ class RouterEngine:
     """`slime_agl.engine.base.Engine` over HTTP.
 
     url: address of the router, or of a single SGLang server. timeout: seconds for one generate call with all
-    its retries, None to leave the deadline to the caller. max_retries: further tries after connection errors, 408, 429
-    and 5xx. connection_limit: most generate calls on the wire at a time, 0 for no limit; control calls have their own
+    its retries, None to leave the deadline to the caller. max_retries: further tries after connection errors, 408, 429,
+    5xx and wrong answers, of which fewer are borne. connection_limit: most generate calls on the wire at a time, 0 for no limit; control calls have their own
     connections, so an abort never waits behind the requests it is to end. replay: what answers must hold; when the
-    router loses it, requests go to the workers themselves.
+    router loses it, requests go to the workers themselves. vocab_size: ids that the model can sample; None asks the
+    engine, which need not know.
 
     Every retry travels under a new request id (`1~rid`, `2~rid`, ...): a try whose answer was lost may still run, a
     worker refuses an id it already holds, and it aborts all ids that begin with the given one, so the number leads.
@@ -78,6 +83,7 @@ class RouterEngine:
         backoff: Backoff | None = None,
         rekey_after: int = 2,
         replay: Replay = NO_REPLAY,
+        vocab_size: int | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"engine url is {url!r}, it must start with http:// or https://")
@@ -88,11 +94,13 @@ class RouterEngine:
         self._max_retries = max_retries
         self._connection_limit = connection_limit
         self._replay = replay
+        self._vocab_size = vocab_size
         self._start_timeout = start_timeout
         self._backoff = backoff or Backoff()
         self._flights: dict[str, _Flight] = {}
         self._control: aiohttp.ClientSession | None = None
         self._posts: Connections | None = None
+        self._route: Route | None = None
 
     async def start(self) -> None:
         """Open the connection pools and wait until requests can be answered.
@@ -105,18 +113,25 @@ class RouterEngine:
         self._control = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=CONTROL_CONNECTIONS, keepalive_timeout=IDLE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=CONTROL_SECONDS),
+            # A body that inflates has no bound that its length could tell.
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._workers = Workers(self.url, self._control)
         try:
             await self._wait_until_ready()
-            self._route: Route = await choose_route(self._workers, self._posts, self._replay)
+            if self._vocab_size is None:
+                self._vocab_size = (await self._workers.info()).vocab_size
+            self._route = await choose_route(self._workers, self._posts, self._replay)
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
         """Close all connections. May be called twice."""
+        if self._route is not None:
+            await self._route.close()
         if self._posts is not None:
             await self._posts.close()
         if self._control is not None:
@@ -171,6 +186,7 @@ class RouterEngine:
         await self._workers.quiet()
 
     async def _until_answered(self, request: EngineRequest, flight: _Flight) -> Sampled:
+        wrong = 0
         for failures in itertools.count(1):
             key = self.keys.key(request.session_key)
             try:
@@ -179,16 +195,20 @@ class RouterEngine:
             except TryAgain as fault:
                 if flight.aborted.is_set():
                     return nothing_sampled(request)
-                await self._after(fault, request, flight, key, failures)
+                wrong += isinstance(fault, WrongAnswer)
+                await self._after(fault, request, flight, key, failures, last=wrong >= MOST_WRONG)
                 if await _happens(flight.aborted, self._backoff.pause(failures)):
                     return nothing_sampled(request)
                 self.counters.retries += 1
                 flight.rid = f"{failures}~{request.rid}"
             else:
                 self.keys.worked(request.session_key)
+                self._route.worked(flight.base)
                 return sampled
 
-    async def _after(self, fault: TryAgain, request: EngineRequest, flight: _Flight, key: str, failures: int) -> None:
+    async def _after(
+        self, fault: TryAgain, request: EngineRequest, flight: _Flight, key: str, failures: int, *, last: bool
+    ) -> None:  # fmt: skip
         """Take note of a failed try. Raises EngineUnavailable when it was the last one."""
         logger.debug("request %s, try %d of %d: %s", flight.rid, failures, self._max_retries + 1, fault)
         self._route.failed(flight.base, fault.status)
@@ -196,26 +216,44 @@ class RouterEngine:
             await self._workers.abort(flight.rid, at=self._route.worker(flight.base))
         if fault.status != 429:
             self.keys.failed(request.session_key, key)
-        if failures > self._max_retries:
+        if last or failures > self._max_retries:
             raise EngineUnavailable(
                 f"{self.url} failed {failures} times on request {request.rid}, the last time with {fault}; "
-                f"look at the router's and the workers' logs ({self.url}/workers lists them)",
+                f"{self._advice(fault, flight)}",
                 status=fault.status,
             ) from fault
 
+    def _advice(self, fault: TryAgain, flight: _Flight) -> str:
+        """Where to look, which is not at a router that does not answer."""
+        known = [url for url in self._workers.known if url != self.url]
+        listed = f"the workers that it listed last: {', '.join(known)}" if known else "its workers"
+        if fault.status is None and flight.base == self.url:
+            return f"see whether the router still runs, its log, and {listed}"
+        if flight.base != self.url:
+            return f"that was the worker {flight.base}, asked directly; look at its log, and at {listed}"
+        return f"look at the router's and the workers' logs ({self.url}/workers lists them)"
+
     async def _post(self, request: EngineRequest, flight: _Flight, key: str) -> Sampled:
-        began = time.perf_counter()
+        began, rid = time.perf_counter(), flight.rid
+
+        def read(answer: Posted) -> Sampled:
+            if answer.status != 200:
+                refuse(answer.status, words_of(answer.body), request)
+            latency = time.perf_counter() - began
+            return read_answer(answer.body, request, rid, vocab_size=self._vocab_size, latency=latency)
+
         try:
-            status, body = await self._posts.post(
-                f"{flight.base}/generate", request_body(request, flight.rid), {ROUTING_KEY: key}
+            return await self._posts.post(
+                f"{flight.base}/generate",
+                request_body(request, rid),
+                {ROUTING_KEY: key},
+                read=read,
+                largest=largest_answer(request),
             )
         except NotConnected as fault:
             raise TryAgain(f"no connection: {fault}") from fault
         except ConnectionBroke as fault:
             raise TryAgain(f"connection lost: {fault}", lost=True) from fault
-        if status != 200:
-            refuse(status, words_of(body), request)
-        return read_answer(body, request, time.perf_counter() - began)
 
     async def _wait_until_ready(self) -> None:
         """Routers learn of their workers some seconds after they start."""

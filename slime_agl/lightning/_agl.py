@@ -8,8 +8,12 @@ from __future__ import annotations
 import os
 import warnings
 
+from slime_agl.lightning import _late_proxy
+
 # Without it litellm, which agentlightning imports, asks the network for a price list.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+_late_proxy.register()
 
 with warnings.catch_warnings():
     # Their deprecations are theirs to mend; under "error" they would make the import fail.

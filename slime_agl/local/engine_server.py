@@ -199,6 +199,7 @@ class EngineServer:
                 "tokenizer_path": info.model_path,
                 "is_generation": True,
                 "weight_version": self._backend.weight_version,
+                "vocab_size": info.vocab_size,
             }
         )
 

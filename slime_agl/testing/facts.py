@@ -12,7 +12,12 @@ def facts(fake: Script, url: Callable[[], str], in_flight: Callable[[], int]) ->
     """The GET endpoints: path to a function that makes the JSON value."""
 
     def model() -> dict[str, Any]:
-        return {"model_path": "fake", "is_generation": True, "weight_version": fake.weight_version}
+        return {
+            "model_path": "fake",
+            "is_generation": True,
+            "weight_version": fake.weight_version,
+            "vocab_size": len(fake.tokenizer),
+        }
 
     def server() -> dict[str, Any]:
         sizes = {"context_length": fake.context_length, "tp_size": 1, "dp_size": 1, "pp_size": 1}

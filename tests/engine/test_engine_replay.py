@@ -11,10 +11,12 @@ import pytest
 from engine_helpers import ask, says
 
 from slime_agl.engine import route
+from slime_agl.engine.answer import read_answer
 from slime_agl.engine.base import EngineRequest, Replay
+from slime_agl.engine.faults import WrongAnswer
 from slime_agl.engine.route import PROBE_RID, ranked_first
-from slime_agl.engine.wire import read_answer, request_body
-from slime_agl.errors import ConfigError, InvariantError
+from slime_agl.engine.wire import request_body
+from slime_agl.errors import ConfigError
 from slime_agl.local.router import start_router
 from slime_agl.testing import FakeReplay, FakeSGLang
 
@@ -33,7 +35,10 @@ def answered(request: EngineRequest, ids: list[int], fake: FakeReplay = FAKE, **
     given |= {"output_token_logprobs": [[-0.5, token, None] for token in ids], "finish_reason": {"type": "stop"}}
     given |= meta
     return read_answer(
-        orjson.dumps({"meta_info": {key: value for key, value in given.items() if value is not None}}), request, 0.0
+        orjson.dumps({"meta_info": {key: value for key, value in given.items() if value is not None}}),
+        request,
+        "r",
+        vocab_size=251,
     )
 
 
@@ -69,11 +74,23 @@ def test_an_abort_before_the_first_token_needs_no_replay_data():
         ({"routed_experts": [-1] * 30}, "hold the id -1"),
         ({"top_p_token_ids": None}, r"\(2 tokens\) has no top-p token sets"),
         ({"top_p_token_offsets": [0, 1]}, "2 top-p offsets, 2 tokens need 3"),
+        ({"routed_experts": "no base64!"}, "routed_experts that are no 32 bit integers"),
+        ({"routed_experts": "AAA="}, "routed_experts that are no 32 bit integers"),
+        ({"routed_experts": ["1"] * 30}, "routed_experts that are no 32 bit integers"),
+        ({"routed_experts": [0.5] * 30}, "routed_experts that are no 32 bit integers: it holds float64"),
+        ({"routed_experts": [2**40] * 30}, "routed_experts that are no 32 bit integers"),
+        ({"routed_experts": [[1], [1, 2]]}, "routed_experts that are no 32 bit integers"),
+        ({"routed_experts": {"a": 1}}, "routed_experts that are no 32 bit integers"),
+        ({"routed_experts": True}, "routed_experts that are no 32 bit integers"),
         ({"top_p_token_ids": [1, 2], "top_p_token_offsets": [0, 1, 1]}, "must run from 0 to 2"),
+        ({"top_p_token_ids": [1, 2], "top_p_token_offsets": [0, 5, 2]}, "fall from 5 to 2 at token 1"),
+        ({"top_p_token_ids": [1, 251], "top_p_token_offsets": [0, 1, 2]}, "from 1 to 251, the vocabulary has 251 ids"),
+        ({"top_p_token_ids": [1, -2], "top_p_token_offsets": [0, 1, 2]}, "from -2 to 1"),
+        ({"top_p_token_ids": "?"}, "top_p_token_ids that are no 32 bit integers"),
     ],
 )
-def test_replay_data_that_is_missing_or_does_not_fit_is_a_crash(meta: dict[str, Any], words: str):
-    with pytest.raises(InvariantError, match=words):
+def test_replay_data_that_is_missing_or_does_not_fit_is_tried_again(meta: dict[str, Any], words: str):
+    with pytest.raises(WrongAnswer, match=words):
         answered(asked(), [50, 51], **meta)
 
 

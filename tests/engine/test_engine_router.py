@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -78,6 +79,80 @@ async def test_retries_end_with_both_numbers_and_the_last_words(fake_sglang, con
         await engine.generate(ask([1]))
     assert caught.value.status == 500
     assert len(fake_sglang.requests) == 3
+
+
+class Wrong:
+    """Answers of a server that says `first` for the first requests, then what is right; each under its own rid."""
+
+    def __init__(self, *first: dict[str, Any] | bytes) -> None:
+        self.first, self.rids, self.aborted, self.connections = list(first), [], [], []
+
+    def routes(self) -> dict[str, Any]:
+        return {"POST /generate": self.generate, "POST /abort_request": self.abort, "GET /health": says({})}
+
+    async def generate(self, request: web.Request) -> web.Response:
+        rid = (await request.json())["rid"]
+        self.rids.append(rid)
+        self.connections.append(request.transport)
+        right = {"id": rid, "finish_reason": {"type": "stop"}, "completion_tokens": 1, "weight_version": "1",
+                 "output_token_logprobs": [[-0.5, 7, None]]}  # fmt: skip
+        said = self.first.pop(0) if self.first else {}
+        if isinstance(said, bytes):
+            return web.Response(body=said, content_type="application/json")
+        return web.json_response({"output_ids": [7], "meta_info": {**right, **said}})
+
+    async def abort(self, request: web.Request) -> web.Response:
+        self.aborted.append((await request.json())["rid"])
+        return web.Response()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"id": "somebody"}, {"completion_tokens": 2}, {"output_token_logprobs": [[-0.5, 7], [-0.5, 7]]},
+        {"output_token_logprobs": [[0.5, 7]]}, {"output_token_logprobs": [[-0.5, True]]}, {"weight_version": []},
+        {"finish_reason": 5}, {"output_token_logprobs": [[-0.5, 99]]}, b'{"meta_info": {"id": ', b"<html>",
+    ],
+)  # fmt: skip
+async def test_a_wrong_answer_is_tried_again_on_another_connection(serve, connect, wrong):
+    server = Wrong({}, wrong)
+    engine = await connect(await serve(server.routes()), vocab_size=50)
+    await engine.generate(ask([1], "before"))
+    sampled = await engine.generate(ask([1], "ro-1"))
+    assert (list(sampled.ids), list(sampled.logprobs), engine.counters.retries) == ([7], [-0.5], 1)
+    assert server.rids == ["before", "ro-1", "1~ro-1"]
+    before, wrong_one, after = server.connections
+    assert before is wrong_one and after is not wrong_one and wrong_one.is_closing()
+
+
+async def test_a_request_whose_answer_was_anothers_is_ended_at_the_worker(serve, connect):
+    server = Wrong({"id": "somebody"})
+    engine = await connect(await serve(server.routes()))
+    await engine.generate(ask([1], "ro-1"))
+    assert server.aborted == ["ro-1"]
+
+
+async def test_an_engine_that_only_gives_wrong_answers_is_unavailable_in_the_words_of_the_last(serve, connect):
+    server = Wrong(*[{"completion_tokens": 2}] * 99)
+    engine = await connect(await serve(server.routes()))
+    words = "failed 5 times on request r, the last time with the answer to request 4~r has 1 entries .* says 2; look at"
+    with pytest.raises(EngineUnavailable, match=words) as caught:
+        await engine.generate(ask([1]))
+    assert caught.value.status == 200
+
+
+async def test_the_vocabulary_that_the_engine_names_bounds_its_ids(fake_sglang, connect):
+    size = len(fake_sglang.tokenizer)
+    fake_sglang.say(ids=[size]).say(ids=[size - 1])
+    engine = await connect(fake_sglang.url)
+    assert list((await engine.generate(ask([1]))).ids) == [size - 1]
+
+
+async def test_an_answer_without_end_is_cut_off(serve, connect):
+    server = Wrong(b" " * (3 << 20), {})
+    engine = await connect(await serve(server.routes()))
+    sampled = await engine.generate(ask([1], max_new_tokens=1))
+    assert list(sampled.ids) == [7] and engine.counters.retries == 1
 
 
 async def test_a_refusal_is_passed_on_at_once(fake_sglang, connect):
@@ -254,7 +329,7 @@ async def test_info_comes_from_the_first_worker(fake_sglang, serve, connect):
     listed = {"workers": [{"url": f"http://127.0.0.1:{closed_port()}"}, {"url": fake_sglang.url}]}
     about_itself = {"router_manager": True}
     engine = await connect(await serve({"GET /workers": says(listed), "GET /get_server_info": says(about_itself)}))
-    assert await engine.info() == EngineInfo("fake", 32768, "1")
+    assert await engine.info() == EngineInfo("fake", 32768, "1", len(fake_sglang.tokenizer))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import aiohttp
 import openai
 import pytest
 
-from slime_agl.errors import InvariantError
+from slime_agl.errors import AgentError, InvariantError
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.local.router import start_router
 from slime_agl.rollout.replay import require_replay
@@ -133,13 +133,15 @@ def test_an_evaluation_asks_for_nothing_to_replay(engine, run_rollout):
     assert not any("return_routed_experts" in request.json for request in engine.requests)
 
 
-def test_replay_data_that_stops_coming_is_a_crash(engine, run_rollout):
+def test_replay_data_that_stops_coming_is_the_engines_failure_and_trains_nothing(engine, run_rollout, monkeypatch):
+    monkeypatch.setattr("slime_agl.engine.retry.Backoff.pause", lambda *_: 0.0)
+
     def forgets(request: Any) -> str:
         engine.replay = None
         return "ok"
 
     engine.answer_with(forgets)
-    with pytest.raises(InvariantError, match="has no routed experts although it was asked for them"):
+    with pytest.raises(AgentError, match="has no routed experts although it was asked for them"):
         run_rollout(wanders, ["a"], **ARGS)
 
 
