@@ -10,11 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from corpus.__main__ import tried  # noqa: E402
-from corpus.stock import Template, templates  # noqa: E402
-from corpus.stops import stop_lists  # noqa: E402
-from corpus.table import show  # noqa: E402
-from corpus.trial import EXTENDED, Outcome  # noqa: E402
+from corpus.__main__ import tried
+from corpus.stock import Template, templates
+from corpus.stops import stop_lists
+from corpus.table import show
+from corpus.trial import EXTENDED, Outcome
 
 # Templates under which an incomplete list once dropped new messages, and one of each large family.
 CHOSEN = (
@@ -37,7 +37,7 @@ def test_no_stop_list_loses_a_word_of_a_new_message(name: str) -> None:
     assert {"eos", "closer", "complete", "opener", "behind", "unrelated"} <= set(outcomes)
     assert {case for outcome in outcomes.values() for case in outcome.lost} == set()
     assert outcomes["complete"].late.total() == 0, "a kind that is proven extends whatever is said"
-    assert EXTENDED in outcomes["complete"].verdicts.values() and outcomes["complete"].checked > 50
+    assert EXTENDED in outcomes["complete"].verdicts.values() and outcomes["complete"].checked > 40
     assert EXTENDED not in outcomes["unrelated"].verdicts.values()
 
 
