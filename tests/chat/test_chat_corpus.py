@@ -37,7 +37,7 @@ def test_no_stop_list_loses_a_word_of_a_new_message(name: str) -> None:
     assert {"eos", "closer", "complete", "opener", "behind", "unrelated"} <= set(outcomes)
     assert {case for outcome in outcomes.values() for case in outcome.lost} == set()
     assert outcomes["complete"].late.total() == 0, "a kind that is proven extends whatever is said"
-    assert EXTENDED in outcomes["complete"].verdicts.values() and outcomes["complete"].checked > 50
+    assert EXTENDED in outcomes["complete"].verdicts.values() and outcomes["complete"].checked > 40
     assert EXTENDED not in outcomes["unrelated"].verdicts.values()
 
 
