@@ -66,7 +66,9 @@ def check(
     found.faults += [f"token {number} trains {times} times" for number, times in trained.items() if times > 1]
     missing = found.sampled - len(trained)
     if missing != untrained.total():
-        found.faults.append(f"{missing} sampled tokens do not train, {untrained.total()} have a reason: {dict(untrained)}")
+        found.faults.append(
+            f"{missing} sampled tokens do not train, {untrained.total()} have a reason: {dict(untrained)}"
+        )
     found.faults += _check_fates(program, answers, trained)
     found.faults += _check_prompts(program, answers, forks)
     return found
@@ -77,7 +79,9 @@ def _check_sample(engine: OracleEngine, program: int, sample: Any, trained: Coun
     faults: list[str] = []
     start, versions = len(sample.tokens) - sample.response_length, []
     if not len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length:
-        return [f"{len(sample.loss_mask)} masks and {len(sample.rollout_log_probs)} logprobs, {sample.response_length} tokens"]
+        return [
+            f"{len(sample.loss_mask)} masks and {len(sample.rollout_log_probs)} logprobs, {sample.response_length} tokens"
+        ]
     at = 0
     while at < sample.response_length:
         if not sample.loss_mask[at]:
@@ -96,7 +100,9 @@ def _check_sample(engine: OracleEngine, program: int, sample: Any, trained: Coun
         if not all(sample.loss_mask[at : at + len(answer.ids)]):
             faults.append(f"a part of the {len(answer.ids)} tokens of {answer.word} does not train")
         if tuple(sample.tokens[:begin]) != answer.shown:
-            faults.append(f"{answer.word} was sampled after {len(answer.shown)} other tokens than the {begin} it trains after")
+            faults.append(
+                f"{answer.word} was sampled after {len(answer.shown)} other tokens than the {begin} it trains after"
+            )
         trained.update(range(answer.first, answer.first + len(answer.ids)))
         versions.append(answer.version)
         at += len(answer.ids)
@@ -129,7 +135,10 @@ def _check_prompts(program: Program, answers: list[Answered], forks: Counter[str
     for made in program.made:
         for plan in made.plans:
             if parts := by_word.get(plan.word):
-                faults += [f"call {made.key} ({made.does}, {made.dialect.path}): {fault}" for fault in _check_prompt(made, parts)]
+                faults += [
+                    f"call {made.key} ({made.does}, {made.dialect.path}): {fault}"
+                    for fault in _check_prompt(made, parts)
+                ]
                 anew += _starts_anew(made, by_word, parts[0])
     if anew > sum(forks[reason] for reason in ALLOWED):
         faults.append(f"{anew} plain continuations started anew, forks are {dict(forks)}")

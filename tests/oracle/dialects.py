@@ -131,7 +131,9 @@ class Anthropic:
         body = _joined_blocks(raw) if stream else json.loads(raw)
         blocks = body["content"]
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        return [Said(body["id"], [{"role": "assistant", "content": blocks}], calls, json.dumps(blocks, ensure_ascii=False))]
+        return [
+            Said(body["id"], [{"role": "assistant", "content": blocks}], calls, json.dumps(blocks, ensure_ascii=False))
+        ]
 
     def edited(self, items: list[Item], text: str) -> list[Item] | None:
         return _changed(items, lambda m: m["role"] == "assistant" and not _calls_tools(m), {"content": text})
@@ -212,7 +214,7 @@ def _calls_tools(message: Item) -> bool:
 
 
 def _sloppy(message: Item, habit: int) -> Item:
-    if message["role"] == "user" and habit & 1:
+    if message["role"] == "user" and habit & 1 and isinstance(message["content"], str):
         return message | {"content": [{"type": "text", "text": message["content"]}]}
     if message["role"] != "assistant":
         return message

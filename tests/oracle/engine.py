@@ -134,7 +134,9 @@ class OracleEngine:
 
         def loads() -> dict[str, Any]:
             count = len(self._waiting)
-            return {"loads": [{"dp_rank": 0, "num_running_reqs": count, "num_waiting_reqs": 0, "num_total_reqs": count}]}
+            return {
+                "loads": [{"dp_rank": 0, "num_running_reqs": count, "num_waiting_reqs": 0, "num_total_reqs": count}]
+            }
 
         def models() -> dict[str, Any]:
             return {"object": "list", "data": [{"id": "oracle", "object": "model", "max_model_len": CONTEXT}]}

@@ -38,7 +38,19 @@ class Plan:
     hold: bool = False
 
 
-KINDS = ("text", "text", "think", "thinks_on", "call", "calls", "calls", "think_call", "cut_call", "bad_call", "nothing")
+KINDS = (
+    "text",
+    "text",
+    "think",
+    "thinks_on",
+    "call",
+    "calls",
+    "calls",
+    "think_call",
+    "cut_call",
+    "bad_call",
+    "nothing",
+)
 PLAIN = ("text", "think", "call", "calls", "think_call")
 
 
