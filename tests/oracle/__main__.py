@@ -11,6 +11,7 @@ from slime_agl.errors import SlimeAglError
 from tests.oracle.checker import Findings
 from tests.oracle.direct import run_family
 from tests.oracle.families import NAMES, NOT_INSTALLED, family
+from tests.oracle.through_slime import MODES, run_steps
 
 SHOWN = 20
 
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--family", choices=NAMES, action="append", help="only this one; may be repeated")
     parser.add_argument("--only", type=int, metavar="N", help="only program N of each family")
     parser.add_argument("--history", choices=("append", "template"), default="append")
+    parser.add_argument("--steps", type=int, default=0, help="also run so many steps of `generate` in each mode")
     given = parser.parse_args()
     names = given.family or list(NAMES)
     each = max(1, round(given.programs / len(names)))
@@ -35,6 +37,10 @@ def main() -> int:
             print(f"{name:22} skipped: {missing}")
             continue
         print(line(name, found), flush=True)
+        total.add(found)
+    for mode in MODES if given.steps else ():
+        found = run_steps(mode, given.steps, given.seed)
+        print(line(f"generate, {mode}", found), flush=True)
         total.add(found)
     print(line("all", total))
     for fault in total.faults[:SHOWN]:

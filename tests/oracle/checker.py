@@ -51,24 +51,27 @@ class Record:
 
 
 def check(
-    record: Record, program: Program, samples: Iterable[Any], untrained: Counter[str], forks: Counter[str]
+    record: Record,
+    program: Program,
+    samples: Iterable[Any],
+    untrained: Counter[str] | None = None,
+    forks: Counter[str] | None = None,
 ) -> Findings:
-    """Judge one attempt. untrained, forks: the product's counts, by reason."""
+    """Judge one attempt. untrained, forks: the product's counts by reason, None where only their sum over many is told."""
     samples = list(samples)
     answers = record.of[program.number]
     found = Findings(program.faults[:], 1, len(program.made), sum(made.status == 400 for made in program.made))
     found.turns, found.sampled = len(answers), sum(len(answer.ids) for answer in answers)
-    found.samples, found.forks = len(samples), forks
+    found.samples, found.forks = len(samples), forks or Counter()
     trained: Counter[int] = Counter()
     for sample in samples:
         found.faults += _check_sample(record.engine, program.number, sample, trained)
     found.trained = trained.total()
     found.faults += [f"token {number} trains {times} times" for number, times in trained.items() if times > 1]
     missing = found.sampled - len(trained)
-    if missing != untrained.total():
-        found.faults.append(
-            f"{missing} sampled tokens do not train, {untrained.total()} have a reason: {dict(untrained)}"
-        )
+    if untrained is not None and missing != untrained.total():
+        words = f"{missing} sampled tokens do not train, {untrained.total()} have a reason"
+        found.faults.append(f"{words}: {dict(untrained)}")
     found.faults += _check_fates(program, answers, trained)
     found.faults += _check_prompts(program, answers, forks)
     return found
@@ -125,7 +128,7 @@ def _check_fates(program: Program, answers: list[Answered], trained: Counter[int
     return faults
 
 
-def _check_prompts(program: Program, answers: list[Answered], forks: Counter[str]) -> list[str]:
+def _check_prompts(program: Program, answers: list[Answered], forks: Counter[str] | None) -> list[str]:
     """What the engine was shown for each call: all that the agent said, in its order, after what it goes on from."""
     faults: list[str] = []
     by_word: dict[str, list[Answered]] = defaultdict(list)
@@ -140,7 +143,7 @@ def _check_prompts(program: Program, answers: list[Answered], forks: Counter[str
                     for fault in _check_prompt(made, parts)
                 ]
                 anew += _starts_anew(made, by_word, parts[0])
-    if anew > sum(forks[reason] for reason in ALLOWED):
+    if forks is not None and anew > sum(forks[reason] for reason in ALLOWED):
         faults.append(f"{anew} plain continuations started anew, forks are {dict(forks)}")
     return faults
 

@@ -48,7 +48,7 @@ async def run_family(family: Family, numbers: range, seed: int, *, history: str 
             for at in range(numbers.start, numbers.stop, SIDE_BY_SIDE):
                 batch = range(at, min(at + SIDE_BY_SIDE, numbers.stop))
                 grace = (at // SIDE_BY_SIDE) % 2 == 0
-                with _patience(FOREVER if grace else 0.0):
+                with patience(FOREVER if grace else 0.0):
                     done = await asyncio.gather(
                         *(_attempt(gateway, engine, http, family, seed, n, grace) for n in batch)
                     )
@@ -109,7 +109,7 @@ def _gateway(family: Family, engine: OracleEngine, history: str) -> Iterator[Gat
 
 
 @contextmanager
-def _patience(grace: float) -> Iterator[None]:
+def patience(grace: float) -> Iterator[None]:
     """How long the gateway waits for clients that left, and between the parts of a turn that was cut."""
     before = calls.GRACE_SECONDS, sampling.FIRST_PAUSE
     calls.GRACE_SECONDS, sampling.FIRST_PAUSE = grace, 0.0
