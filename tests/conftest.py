@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +13,32 @@ import pytest
 from slime_agl.trace.invariants import Seen, check_against
 
 pytest_plugins = ["pytester"]
+
+
+# Far beyond what any test takes: a fuse for those that wait for what never happens.
+HUNG_SECONDS, AGAIN_SECONDS = 600.0, 5.0
+
+
+@contextmanager
+def fused(seconds: float, again: float = AGAIN_SECONDS) -> Iterator[None]:
+    """Fail what runs longer, where it stands; and again, should a task swallow it."""
+
+    def blow(*_: Any) -> None:
+        pytest.fail(f"hangs: nothing came of it within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, blow)
+    signal.setitimer(signal.ITIMER_REAL, seconds, again)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def no_test_hangs() -> Iterator[None]:
+    with fused(HUNG_SECONDS):
+        yield
 
 
 def flat(groups: Iterable[Any]) -> list[Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from slime_agl.chat.loader import load_tokenizer
 from slime_agl.cli.check_rows import look_at_rows
 from slime_agl.cli.settings import read_settings
 from slime_agl.cli.waiting import waiting
@@ -17,6 +19,7 @@ from slime_agl.local.driver import LocalDriver
 from slime_agl.local.smollm2 import NAME, resolve_model
 from slime_agl.local.stack import LocalStack
 from slime_agl.report.checks import Finding, judge
+from slime_agl.report.reencoding import Recode, look_at_re_encoding
 from slime_agl.rollout import shutdown
 from slime_agl.trace.record import read_run
 
@@ -48,7 +51,19 @@ def dry_run(
         args = local.args(**wanted) if local else _remote_args(engine, model, wanted)
         stack.callback(shutdown)
         findings = _run(args, local, temperature)
-    return [rows_seen, *findings, *judge(read_run(record))]
+    records = read_run(record)
+    executions = [execution for read in records for execution in read.executions]
+    return [rows_seen, *findings, *judge(records), look_at_re_encoding(executions, _recoder(args.hf_checkpoint))]
+
+
+def _recoder(checkpoint: str) -> Recode:
+    tokenizer = load_tokenizer(checkpoint)
+
+    def recode(ids: Sequence[int]) -> list[int]:
+        text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    return recode
 
 
 def _run(args: Namespace, local: LocalStack | None, temperature: float) -> list[Finding]:

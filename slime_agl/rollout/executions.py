@@ -163,10 +163,14 @@ async def run_group(
     return entries
 
 
-async def ended(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel tasks and wait until they have unwound."""
+async def ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have unwound.
+
+    One that is unwinding already is left to it: a second cancellation would end it before its session is sealed.
+    """
     for task in tasks:
-        task.cancel()
+        if not task.cancelling():
+            task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 

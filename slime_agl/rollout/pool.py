@@ -30,7 +30,7 @@ class Run:
 
     group: Group
     step: int | None = None
-    task: asyncio.Future[list[Entry]] = field(init=False)
+    task: asyncio.Task[list[Entry]] = field(init=False)
 
     def begin(self, step: int) -> None:
         """One of its executions has begun."""

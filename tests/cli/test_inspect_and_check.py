@@ -16,8 +16,6 @@ from slime_agl.errors import AgentError
 from slime_agl.testing.agents import failing_agent, tool_agent
 from slime_agl.testing.tokenizer import save_tiny_checkpoint
 
-AGENT = "slime_agl.testing.agents.tool_agent"
-
 
 @pytest.fixture
 def run_dir(fake_sglang, run_rollout, tmp_path) -> Path:
@@ -123,7 +121,8 @@ def check(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_trainable_agent_passes(tmp_path):
     pytest.importorskip("sglang_router")
-    done = check(tmp_path, "--agent", AGENT, "--say", "three", "--say", "four", "--json")
+    (tmp_path / "talks.py").write_text("from slime_agl.testing.agents import chat_agent\nagent = chat_agent(turns=2)\n")
+    done = check(tmp_path, "--agent", "talks.agent", "--say", "three", "--say", "four", "--json")
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
     found = {finding["name"]: finding for finding in body["findings"]}
@@ -131,6 +130,8 @@ def test_a_trainable_agent_passes(tmp_path):
     assert found["trained tokens are the engine's own"]["verdict"] == "pass"
     assert found["rewards differ within a group"]["verdict"] == "look"
     assert "none failed" in found["agents end well"]["words"]
+    again = found["encoding again would show"]
+    assert again["verdict"] == "look" and "cannot tell" in again["words"], "what --say says is encoded as usual"
 
 
 def test_an_agent_that_breaks_fails_with_its_traceback(tmp_path):

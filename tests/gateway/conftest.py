@@ -94,10 +94,12 @@ class Bench:
     def url(self, name: str = "at-1") -> str:
         return f"{self.gateway.url}/rollout/ro-1/attempt/{name}/v1"
 
-    async def joined(self, count: int) -> None:
-        """Return when `count` retries have joined a call."""
+    async def joined(self, count: int, retry: asyncio.Future[Any]) -> None:
+        """Return when `count` retries have joined a call. Raises what `retry` raised, when it was answered before."""
         session = self.gateway._sessions._open[("ro-1", "at-1")]
         while session.counters["joined_retries"] < count:
+            if retry.done():
+                raise AssertionError(f"the retry was a call of its own: {retry.result()}")
             await asyncio.sleep(0)
 
     async def seal(self, name: str = "at-1") -> SealedSession:

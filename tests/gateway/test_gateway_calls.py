@@ -123,7 +123,7 @@ async def test_a_retry_joins_the_call_whose_client_vanished(bench, fake_sglang):
     client = await bench.open()
     await gone(client, fake_sglang, 1)
     again = asyncio.ensure_future(say(client))
-    await bench.joined(1)
+    await bench.joined(1, again)
     fake_sglang.release()
     assert (await again).choices[0].message.content == "once"
     left = await bench.seal()

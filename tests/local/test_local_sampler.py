@@ -56,6 +56,14 @@ def test_the_logprob_is_that_before_the_filters():
     assert (token, logprob) == (0, pytest.approx(math.log(0.4)))
 
 
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_the_logprob_is_that_at_the_temperature_of_the_draw(temperature):
+    flat = [p ** (1 / temperature) for p in PROBS]
+    for number in (0.0, 0.5, 0.97):
+        token, logprob = choose(LOGITS, SamplingParams(temperature=temperature), number, seen=())
+        assert logprob == pytest.approx(math.log(flat[token] / sum(flat)))
+
+
 def test_forbidden_tokens_are_never_drawn_and_the_rest_is_renormalised():
     token, logprob = choose(LOGITS, SamplingParams(temperature=0), 0.0, seen=(), forbidden=[0])
     assert (token, logprob) == (1, pytest.approx(math.log(0.3 / 0.6)))

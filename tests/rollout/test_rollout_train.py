@@ -51,9 +51,10 @@ def test_tool_calls_results_and_users_are_one_segment(fake_sglang, run_rollout, 
 
 
 def test_a_sampling_that_is_not_canonical_is_kept_as_it_was(fake_sglang, run_rollout, token_exact):
-    """One letter a token, an id spelled in pieces: the text is the same, the ids are the engine's."""
+    """One letter a token, words spelled in pieces: the text is the same, the ids are the engine's."""
     tokenizer = fake_sglang.tokenizer
-    pieces = [i for letter in "odd " for i in tokenizer.encode(letter, add_special_tokens=False)]
+    pieces = [i for letter in "the hello" for i in tokenizer.encode(letter, add_special_tokens=False)]
+    assert tokenizer.encode("the hello", add_special_tokens=False) != pieces, "the tokenizer would have said the same"
     fake_sglang.say(ids=[*pieces, tokenizer.eos_token_id]).say("even")
     output = run_rollout(chat_agent(turns=2), ["x"])
     token_exact(fake_sglang, output.samples)

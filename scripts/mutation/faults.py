@@ -1,0 +1,187 @@
+"""The faults: where, what stands there, what stands there instead, and the test that must fail on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """file, test: relative to the root; `test` as pytest takes it. old: stands in the file exactly once."""
+
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+TRAIN = "tests/rollout/test_rollout_train.py::"
+BELONGS = "tests/rollout/test_rollout_belongings.py::"
+CALLS = "tests/gateway/test_gateway_calls.py::"
+ABORTS = "tests/gateway/test_gateway_aborts.py::"
+ORACLE = "tests/oracle/test_oracle.py::test_every_trained_token_is_the_one_that_the_engine_sampled_at_that_place[tiny]"
+GROUPS_WHOLE = TRAIN + "test_groups_come_back_whole_ordered_and_token_exact"
+NOT_CANONICAL = TRAIN + "test_a_sampling_that_is_not_canonical_is_kept_as_it_was"
+ONE_SEGMENT = TRAIN + "test_tool_calls_results_and_users_are_one_segment"
+PARALLEL = "tests/gateway/test_gateway_parallel.py"
+OWN_REWARD = BELONGS + "test_every_sample_has_the_reward_of_its_own_execution"
+SAMPLES, TURNS, SAMPLING = "slime_agl/rollout/samples.py", "slime_agl/gateway/turns.py", "slime_agl/gateway/sampling.py"
+CONVERSATION, SESSIONS, WIRE = (
+    "slime_agl/gateway/conversation.py", "slime_agl/gateway/sessions.py", "slime_agl/engine/wire.py"
+)  # fmt: skip
+SAMPLE_DONE = "            samples.append(sample)\n"
+GLUE = "            if at > first:\n                sample.append_response_tokens(args, tokens=turn.new_ids, trainable=False)\n"
+
+FAULTS: dict[str, Fault] = {
+    # what the engine is shown
+    "history is encoded again": Fault(
+        TURNS, "if (node := match.node) is not None:", "if (node := match.node) is not None and node.index < 0:",
+        ONE_SEGMENT,
+    ),
+    "output is encoded again": Fault(
+        TURNS, "            parts=tuple(draft.parts),\n",
+        "            parts=tuple(replace(p, ids=token_array(self._renderer.encode(self._renderer.decode(p.ids)))) for p in draft.parts),\n",
+        NOT_CANONICAL,
+    ),
+    "parallel results swapped": Fault(
+        TURNS, "normalise(list(match.new)), match.fork", "normalise(list(match.new)[::-1]), match.fork", PARALLEL
+    ),
+    "parallel results swapped, Anthropic": Fault(
+        "slime_agl/gateway/anthropic_blocks.py", 'told.append({"role": "tool", "tool_call_id"',
+        'told.insert(0, {"role": "tool", "tool_call_id"', PARALLEL,
+    ),
+    "the shallowest turn is continued": Fault(
+        CONVERSATION, "if end > consumed or (end == consumed", "if best is None or (end == consumed", ORACLE
+    ),
+    "changed tools are no fork": Fault(
+        CONVERSATION, "for root in self.roots if root.tools == tools and root.kwargs == kwargs]\n        while stack:\n            node, at = stack.pop()\n            end",
+        "for root in self.roots]\n        while stack:\n            node, at = stack.pop()\n            end",
+        "tests/gateway/test_gateway_chat.py::test_changed_tools_are_a_new_segment",
+    ),
+    "a sampled stop token is written again": Fault(
+        "slime_agl/chat/delta.py", "return ids[1:] if ended else ids", "return ids",
+        "tests/gateway/test_gateway_guards.py::test_a_stop_token_does_not_leak_into_the_answer_nor_twice_into_the_next_prompt",
+    ),
+    # what trains
+    "mask shifted by one": Fault(
+        SAMPLES, SAMPLE_DONE, "            sample.loss_mask = [0, *sample.loss_mask[:-1]]\n" + SAMPLE_DONE, GROUPS_WHOLE
+    ),
+    "logprobs shifted by one": Fault(
+        SAMPLES, SAMPLE_DONE,
+        "            sample.rollout_log_probs = [0.0, *sample.rollout_log_probs[:-1]]\n" + SAMPLE_DONE, GROUPS_WHOLE,
+    ),
+    "glue trains": Fault(
+        SAMPLES, GLUE, GLUE.replace("trainable=False", "log_probs=[0.0] * len(turn.new_ids)"), ONE_SEGMENT
+    ),
+    "glue trains unseen": Fault(
+        SAMPLES, SAMPLE_DONE, "            sample.loss_mask = [1] * sample.response_length\n" + SAMPLE_DONE, ONE_SEGMENT
+    ),
+    "the stop token is dropped": Fault(
+        WIRE, "ids, logprobs = [entry[1] for entry in entries], [entry[0] for entry in entries]",
+        "ids, logprobs = [entry[1] for entry in entries[:-1]], [entry[0] for entry in entries[:-1]]", GROUPS_WHOLE,
+    ),
+    "a segment trains twice": Fault(
+        "slime_agl/trace/segments.py", "        taken |= mine\n", "        taken |= set()\n",
+        TRAIN + "test_branches_of_one_turn_train_it_once",
+    ),
+    "an aborted part is lost": Fault(
+        SAMPLING, "            draft.add(part)\n            if part.finish",
+        "            draft.add(part) if part.finish != ABORT else None\n            if part.finish",
+        CALLS + "test_an_abort_is_continued_from_its_partial_output",
+    ),
+    "a restarted turn is not counted": Fault(
+        SAMPLING, "        self.dropped.append(gone)\n", "", CALLS + "test_a_constrained_turn_that_is_cut_begins_anew"
+    ),
+    "an abandoned turn trains": Fault(
+        TURNS, "self._commit(session, request, prompt, draft, call.refused)",
+        'self._commit(session, request, prompt, draft, "")',
+        CALLS + "test_a_call_whose_client_is_gone_is_aborted_after_the_grace",
+    ),
+    "the weight version is stale": Fault(
+        WIRE, '"" if version is None else str(version)', '"" if version is None else "1"',
+        "tests/rollout/test_rollout_partial.py::test_a_parked_turn_goes_on_in_the_next_step_token_exact",
+    ),
+    "temperature ignored in logprobs": Fault(
+        "slime_agl/local/sampler.py", "    logprob = float(logprobs[token])\n",
+        "    logprob = float(torch.log_softmax(scores, dim=-1)[token])\n",
+        "tests/local/test_local_sampler.py::test_the_logprob_is_that_at_the_temperature_of_the_draw",
+    ),
+    # what belongs to whom
+    "a wrong group_index": Fault(
+        SAMPLES, "        sample.rollout_id = number\n",
+        "        sample.rollout_id = number\n        sample.group_index = number\n",
+        BELONGS + "test_samples_keep_the_group_and_the_number_of_the_sample_they_were_made_for",
+    ),
+    "evaluation goes into training": Fault(
+        "slime_agl/rollout/entry.py", "            return await evaluate(read, executor, runtime.eval_prompts, books)\n",
+        "            out = await evaluate(read, executor, runtime.eval_prompts, books)\n"
+        '            held = [[s] * read.n_samples_per_prompt for d in out.data.values() for s in d["samples"]]\n'
+        "            data_source.add_samples(held)\n"
+        "            return out\n",
+        BELONGS + "test_an_evaluation_leaves_training_alone",
+    ),
+    "a wrong sibling is credited": Fault(
+        "slime_agl/rollout/executions.py", "        entries = list(await asyncio.gather(*tasks))\n",
+        "        entries = list(await asyncio.gather(*tasks))\n"
+        "        for entry, reward in zip(entries, [e.samples[0].reward for e in entries[1:] + entries[:1]], strict=True):\n"
+        "            for sample in entry.samples:\n"
+        "                sample.reward = reward\n",
+        OWN_REWARD,
+    ),
+    "the reward of another execution": Fault(
+        "slime_agl/execution.py", "        reward=final.reward,\n",
+        '        reward=globals().setdefault("_first", final.reward),\n', OWN_REWARD,
+    ),
+    "a span goes to the latest attempt": Fault(
+        "slime_agl/lightning/tracer.py", "        # Not reset: the runner reads",
+        "        self._buffers.update(dict.fromkeys(self._buffers, buffer))\n        # Not reset: the runner reads",
+        "tests/lightning/test_attribution.py",
+    ),
+    "another attempt's key is let in": Fault(
+        SESSIONS, "if not may_enter(key, session.key, required=self._keys_required):", "if not key:",
+        CALLS + "test_another_attempts_key_is_refused_and_a_placeholder_is_not",
+    ),
+    "a sealed session still records": Fault(
+        SESSIONS, "            del self._open[name]\n", "            session.sealed = False\n",
+        CALLS + "test_after_sealing_requests_get_409_and_are_not_recorded",
+    ),
+    "a retry is sampled twice": Fault(
+        "slime_agl/gateway/calls.py", "            return orphans[0]\n        return same[0] if marked and same else None",
+        "            return None\n        return None", CALLS + "test_a_retry_joins_the_call_whose_client_vanished",
+    ),
+    "a marked retry is sampled twice": Fault(
+        "slime_agl/gateway/calls.py", "return same[0] if marked and same else None", "return None",
+        CALLS + "test_a_marked_retry_gets_the_committed_answer_again",
+    ),
+    "identical calls share an answer": Fault(
+        "slime_agl/gateway/calls.py", "return same[0] if marked and same else None", "return same[0] if same else None",
+        CALLS + "test_identical_calls_without_a_mark_are_samples_of_their_own",
+    ),
+    # what is compared and refused
+    "rewards normalised over Samples": Fault(
+        "slime_agl/credit/groups.py", "executions.setdefault(sample.execution, [])", "executions.setdefault(at, [])",
+        "tests/test_reward.py::test_an_execution_of_many_samples_counts_once",
+    ),
+    "the count of shown tokens is not checked": Fault(
+        SAMPLING, "if part.prompt_tokens and part.prompt_tokens != shown:", "if False:",
+        CALLS + "test_an_engine_that_saw_other_tokens_breaks_the_session",
+    ),
+    "a call that was cut is executable": Fault(
+        "slime_agl/chat/parse.py", "        cut = finish != STOP\n", "        cut = False\n",
+        "tests/chat/test_chat_parse.py",
+    ),
+    "groups that are not needed are lost": Fault(
+        "slime_agl/rollout/pool.py", "            self._source.add_samples(groups)\n", "            pass\n",
+        TRAIN + "test_groups_that_are_not_needed_go_back_to_the_data_source",
+    ),
+    "a slow sibling is cancelled twice": Fault(
+        "slime_agl/rollout/executions.py",
+        "if not task.cancelling():",
+        "if task:",
+        "tests/rollout/test_rollout_unwinding.py",
+    ),
+    "work starts too far ahead": Fault(
+        "slime_agl/rollout/admission.py", "return place + 1 < self.target - kept + steps_left * self.target",
+        "return True", "tests/rollout/test_rollout_admission.py",
+    ),
+}  # fmt: skip

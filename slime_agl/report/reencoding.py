@@ -1,0 +1,37 @@
+"""Whether a run could have shown an answer that was encoded again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from slime_agl.report.checks import Finding
+from slime_agl.trace.record import RecordedExecution
+
+NAME = "encoding again would show"
+MORE = "run more rows or samples, at a higher temperature"
+
+Recode = Callable[[Sequence[int]], Sequence[int]]
+
+
+def look_at_re_encoding(executions: Sequence[RecordedExecution], recode: Recode) -> Finding:
+    """Say what the run proves of answers that later prompts hold: only ids that `recode` changes tell the two apart.
+
+    recode: decodes ids and encodes the text again.
+    """
+    continued = [
+        list(ledger.turns[index].output_ids())
+        for ledger in (execution.ledger for execution in executions)
+        for index in {turn.parent for turn in ledger.turns if turn.parent is not None}
+    ]
+    if not continued:
+        return Finding(
+            NAME, "look",
+            "no turn went on from an earlier one, so no answer could have been encoded again; give it rows on which the "
+            "agent makes several turns",
+        )  # fmt: skip
+    odd = sum(list(recode(ids)) != ids for ids in continued)
+    if not odd:
+        words = f"all {len(continued)} answers that a turn went on from are encoded as the tokenizer would"
+        return Finding(NAME, "look", f"{words}, so this run cannot tell; {MORE}")
+    words = f"{odd} of {len(continued)} answers that a turn went on from have other ids than their text encodes to"
+    return Finding(NAME, "pass", words)
