@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from pathlib import Path
 from typing import Any
 
 import orjson
