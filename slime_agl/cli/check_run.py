@@ -18,7 +18,7 @@ from slime_agl.local.smollm2 import NAME, resolve_model
 from slime_agl.local.stack import LocalStack
 from slime_agl.report.checks import Finding, judge
 from slime_agl.rollout import shutdown
-from slime_agl.trace.record import read_run
+from slime_agl.trace.reading import read_run
 
 TEACHER_TOLERANCE = 1e-4
 

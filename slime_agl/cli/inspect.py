@@ -28,7 +28,7 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
     from slime_agl.cli.inspect_view import show_execution, show_run
     from slime_agl.report.page import write_page
     from slime_agl.report.summary import row
-    from slime_agl.trace.record import read_run
+    from slime_agl.trace.reading import read_run
 
     records = read_run(run)
     for record in records:

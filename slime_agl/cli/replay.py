@@ -76,7 +76,7 @@ def _chosen(run: Path, names: tuple[str, ...], step: int | None, failed: bool) -
     Raises:
         RecordError: there are none.
     """
-    from slime_agl.trace.record import read_run
+    from slime_agl.trace.reading import read_run
 
     records = read_run(run)
     for record in records:

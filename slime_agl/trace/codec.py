@@ -28,7 +28,7 @@ def encode_array(values: array) -> str:
 
 def decode_array(typecode: str, text: str) -> array:
     values = array(typecode)
-    values.frombytes(base64.b64decode(text))
+    values.frombytes(base64.b64decode(text, validate=True))
     if sys.byteorder == "big":
         values.byteswap()
     return values
