@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from slime_agl.errors import InvariantError, RecordError
+from slime_agl.trace.blot import BLOTTED_ID
 from slime_agl.trace.codec import decode_ledger
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.record import FORMAT, READS, SUFFIX, Record, RecordedExecution, RecordedSample, Try
@@ -33,6 +34,7 @@ from slime_agl.trace.wire import (
 
 # Routed experts of a context of 150,000 tokens are about 80 MB a line.
 LONGEST_LINE = 1 << 29
+TOKENS = range(BLOTTED_ID, 1 << 31)
 # Most tokens of a Sample that stands for an execution without any.
 PLACEHOLDER = 2
 # Of lines that are skipped, as many are told apart.
@@ -145,8 +147,7 @@ def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecut
         raise ValueError(f"it is empty, or has more than {LONGEST_LINE} bytes")
     entry = mapping(orjson.loads(line), "the line")
     if "tokens" in entry:
-        pairs = [(one_of(i, "token id", INTEGER), _bytes(shown)) for i, shown in listed(entry["tokens"], "tokens")]
-        tokens.update(pairs)
+        tokens.update([(_token(i), _bytes(shown)) for i, shown in listed(entry["tokens"], "tokens")])
     else:
         executions.append(_execution(mapping(entry["execution"], "execution")))
 
@@ -215,6 +216,12 @@ def _mask(runs: Any, longest: int) -> array:
     for at, length in enumerate(lengths):
         mask.frombytes(bytes([at % 2]) * length)
     return mask
+
+
+def _token(i: Any) -> int:
+    if one_of(i, "token id", INTEGER) not in TOKENS:
+        raise ValueError(f"token id {i} lies outside {TOKENS.start} to {TOKENS.stop - 1}")
+    return i
 
 
 def _bytes(shown: Any) -> bytes:

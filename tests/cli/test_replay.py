@@ -40,7 +40,7 @@ def adding(fake_sglang: Any, record: Record) -> Path:
 
 
 def replay(run: Path, *words: str) -> Any:
-    return CliRunner().invoke(main, ["replay", str(run), *words], env={"COLUMNS": "100"})
+    return CliRunner().invoke(main, ["replay", str(run), "--trust", *words], env={"COLUMNS": "100"})
 
 
 def outcomes(run: Path, *words: str, status: int) -> list[dict[str, Any]]:
