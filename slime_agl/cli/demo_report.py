@@ -50,8 +50,8 @@ class Report:
 
     def started(self, checkpoint: Path, url: str) -> None:
         self._checkpoint = str(checkpoint)
-        name = shown(checkpoint.name, "bold")
-        self.console.print("model", name, shown(f"with its engine on CPU behind the real sglang-router at {url}"))
+        named = Text("model ") + shown(checkpoint.name, "bold")
+        self.console.print(named + shown(f", engine on CPU behind the real sglang-router at {url}", "default"))
 
     def step(self, result: StepResult, checks: StepChecks) -> None:
         rewards = [execution_reward(entry) for group in result.groups for entry in group]

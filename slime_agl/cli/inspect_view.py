@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-import orjson
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slime_agl.cli.visible import shown, visible
+from slime_agl.cli.visible import json_line, shown, visible
 from slime_agl.report.fate import TurnFate, fates
 from slime_agl.report.summary import Row, row
 from slime_agl.trace.blot import MARK, needed_by_a_rerun
@@ -161,5 +160,5 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def _short(task: Any) -> str:
-    text = task if isinstance(task, str) else orjson.dumps(task).decode()
+    text = task if isinstance(task, str) else json_line(task).rstrip()
     return text if len(text) <= LONGEST_TASK else text[:LONGEST_TASK] + " …"
