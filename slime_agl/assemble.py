@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 MakeDesk = Callable[[Gateway, FailureConfig], SessionDesk]
 
 
-def make_renderer(args: RolloutArgs, tokenizer: Any) -> Renderer:
-    """The renderer of slime's checkpoint and chat template.
+def make_renderer(args: RolloutArgs, tokenizer: Any, *, trust_remote_code: bool = True) -> Renderer:
+    """The renderer of slime's checkpoint and chat template. trust_remote_code: see `make_runtime`.
 
     Raises:
         ConfigError: the template file cannot be read.
@@ -44,14 +44,17 @@ def make_renderer(args: RolloutArgs, tokenizer: Any) -> Renderer:
         template_kwargs=args.apply_chat_template_kwargs,
         extra_stop_ids=stop_ids_of(str(args.hf_checkpoint)) | set(args.rollout_stop_token_ids or ()),
         encoder=fast_encoder(tokenizer),
-        vision=Vision(lambda: load_processor(str(args.hf_checkpoint), trust_remote_code=True)),
+        vision=Vision(lambda: load_processor(str(args.hf_checkpoint), trust_remote_code=trust_remote_code)),
     )
 
 
 def make_runtime(
-    config: Config, args: RolloutArgs, *, engine: Engine | None = None, make_desk: MakeDesk = SessionDesk
-) -> Runtime:
+    config: Config, args: RolloutArgs, *, engine: Engine | None = None, make_desk: MakeDesk = SessionDesk,
+    trust_remote_code: bool = True,
+) -> Runtime:  # fmt: skip
     """Assemble a runtime, not started yet. engine: in place of slime's router. make_desk: joins runners and gateway.
+
+    trust_remote_code: whether code of the checkpoint may run, as slime allows it.
 
     Raises:
         ConfigError, TemplateError: a part cannot be made from this configuration.
@@ -72,8 +75,8 @@ def make_runtime(
         raise ConfigError(
             "--hf-checkpoint is missing; it names the tokenizer and the chat template that agents' messages go through"
         )
-    tokenizer = load_tokenizer(str(args.hf_checkpoint))
-    renderer = make_renderer(args, tokenizer)
+    tokenizer = load_tokenizer(str(args.hf_checkpoint), trust_remote_code=trust_remote_code)
+    renderer = make_renderer(args, tokenizer, trust_remote_code=trust_remote_code)
     plan = audit(renderer)
     forks = [f"{kind} ({reason})" for kind, reason in plan.report.forks().items()]
     logger.info("chat template of %s: %s", args.hf_checkpoint, f"forks at {', '.join(forks)}" if forks else "no forks")

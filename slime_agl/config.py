@@ -171,6 +171,11 @@ class Config:
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()
     record_dir: str | None = key(None, "directory that gets one file a step with every execution and its tokens")
+    resume: Literal["whole", "position"] = key(
+        "whole",
+        "what `ResumableDataSource` goes on from: `whole` needs its own state of the step, `position` takes slime's where "
+        "there is none, without the groups that were under way",
+    )
     dashboard_port: int | None = key(
         None, "loopback port of Agent Lightning's own dashboard over the store of this process; null for none"
     )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-import os
-import pickle
+import re
 import threading
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from slime_agl.assemble import current
 from slime_agl.errors import HostError
 from slime_agl.host import RolloutDataSourceWithBuffer, Sample, ensure_reward_post_process
+from slime_agl.host.data_source import state_paths
+from slime_agl.host.held import from_plain, to_plain
+from slime_agl.host.state_file import read_state, remove_parts, write_state
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+NAME = "resumable_data_source_"
 # Until slime has saved a step it may still ask for it; train_async.py is one step ahead of what it saves.
 STEPS_KEPT = 3
 _POSITION = ("sample_offset", "epoch_id", "sample_group_index", "sample_index", "metadata")
@@ -32,6 +35,10 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
     these come out first, oldest first, as they were when they were first given out. A group that was
     dropped for a counted reason, or is in a batch up to that step, does not come back.
 
+    A state that is damaged, or missing where slime's own state is present, is an error: going on from slime's alone
+    would lose the groups that were on their way. `agl.resume: position` says that this is meant, as for a run that
+    begins with slime's own data source. Unfinished files of runs that were killed are removed.
+
     Under another rollout function than slime_agl's nobody says what is on its way: then the state is
     written by `save` alone, and holds position and buffer.
 
@@ -42,7 +49,8 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
     def __init__(self, args: Any) -> None:
         super().__init__(args)
         self._lock = threading.RLock()
-        self._unsaved: deque[int] = deque()
+        self._unsaved: deque[int] = deque(_tidy(getattr(args, "save", None)))
+        self._refuse_what_cannot_be_held()
         if ensure_reward_post_process(args):
             logger.info("--custom-reward-post-process-path is set to %s", args.custom_reward_post_process_path)
 
@@ -69,31 +77,35 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
         """Keep the state after this step for good, beside the file of slime's own data source."""
         if not self.args.rollout_global_dataset:
             return
-        with self._lock:
-            super().save(rollout_id)
+        # Before slime's own state: one without ours beside it is refused by `load`.
         if rollout_id in self._unsaved:
             self._unsaved.remove(rollout_id)
         else:
             self._write(rollout_id)
+        with self._lock:
+            super().save(rollout_id)
 
     def load(self, rollout_id: int | None = None) -> None:
         """Go on after this step; without a state of this class, as slime's own data source does.
 
         Raises:
-            HostError: the state cannot be read, or was written for groups of another size.
+            HostError: the state cannot be read, is damaged or missing, or was written for groups of another size.
         """
         directory = getattr(self.args, "load", None)
         if not self.args.rollout_global_dataset or directory is None:
             return
         path = _path(directory, rollout_id)
+        if rollout_id in self._unsaved:
+            self._unsaved.remove(rollout_id)  # the weights of this step are saved, so its state stays
         if not path.exists():
+            self._refuse_to_lose_groups(path, directory, rollout_id)
             super().load(rollout_id)
             return
         state = _read(path, self.args.n_samples_per_prompt)
         with self._lock:
             for name in _POSITION:
                 setattr(self, name, state[name])
-            self.buffer = [[Sample.from_dict(dict(fields)) for fields in group] for group in state["groups"]]
+            self.buffer = state["groups"]
             if self.dataset is not None and self.args.rollout_shuffle:
                 self.dataset.shuffle(self.epoch_id)
         logger.info("%s: %d groups come again, then row %d", path, len(self.buffer), self.sample_offset)
@@ -102,35 +114,78 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
         runtime = current()
         with self._lock:
             groups = [*(runtime.outstanding.after(rollout_id) if runtime else ()), *self.buffer]
-            state = {name: getattr(self, name) for name in _POSITION}
-            state["groups"] = [[sample.to_dict() for sample in group] for group in groups]
-            _replace(_path(self.args.save, rollout_id), pickle.dumps({"format": FORMAT, **state}))
+            state = {name: to_plain(getattr(self, name), f"data_source.{name}") for name in _POSITION}
+            state["groups"] = [[_plain(sample) for sample in group] for group in groups]
+            write_state(_path(self.args.save, rollout_id), state)
+
+    def _refuse_what_cannot_be_held(self) -> None:
+        """Look at the first row before any engine works; rows of one file are mostly alike."""
+        if self.dataset is not None and len(self.dataset) and getattr(self.args, "save", None) is not None:
+            _plain(self.dataset.samples[0])
+
+    def _refuse_to_lose_groups(self, path: Path, directory: str, rollout_id: int | None) -> None:
+        section = getattr(self.args, "agl", None)
+        if isinstance(section, Mapping) and section.get("resume") == "position":
+            return
+        instead = (
+            "put it back, load a step that has one, or set agl.resume: position to go on from slime's own state "
+            "without the groups that were under way"
+        )
+        if (old := path.with_suffix(".pkl")).exists():
+            raise HostError(
+                f"{old} is a pickle of an earlier version, which is not read because a pickle can run code; go on with "
+                "the version that wrote it, or set agl.resume: position to go on without the groups that were under way"
+            )
+        if present := [own for own in state_paths(directory, rollout_id) if own.exists()]:
+            raise HostError(f"{path} does not exist beside {present[0].name}; {instead}")
+        if rollout_id is None or rollout_id < 0:
+            return  # nothing has been trained yet
+        if others := sorted(_steps(Path(directory))):
+            raise HostError(f"{path} does not exist, there are states after steps {_some(others)}; {instead}")
+        logger.warning(
+            "no state of a data source after step %d below %s: rows are given from the first", rollout_id, directory
+        )
+
+
+def _plain(sample: Any) -> dict[str, Any]:
+    where = f"sample {sample.index}"
+    return {name: to_plain(value, f"{where}.{name}") for name, value in sample.to_dict().items()}
 
 
 def _path(directory: str, rollout_id: int | None) -> Path:
-    return Path(directory) / "rollout" / f"resumable_data_source_{rollout_id}.pkl"
+    return Path(directory) / "rollout" / f"{NAME}{rollout_id}.jsonl"
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, even when the machine stops."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+def _steps(directory: Path) -> list[int]:
+    found = (re.fullmatch(rf"{NAME}(-?\d+)\.jsonl", path.name) for path in (directory / "rollout").glob(f"{NAME}*"))
+    return [int(match[1]) for match in found if match]
+
+
+def _tidy(directory: str | None) -> list[int]:
+    """Remove unfinished files; returns the steps whose state slime has not saved, oldest first."""
+    if directory is None:
+        return []
+    if removed := remove_parts(Path(directory) / "rollout"):
+        logger.info("%d unfinished files of killed runs were removed below %s", removed, directory)
+    steps = sorted(_steps(Path(directory)))
+    return [step for step in steps if not any(own.exists() for own in state_paths(directory, step))]
+
+
+def _some(steps: list[int]) -> str:
+    return ", ".join(map(str, steps[-5:])) + (f" and {len(steps) - 5} more" if len(steps) > 5 else "")
 
 
 def _read(path: Path, group_size: int) -> dict[str, Any]:
+    instead = "set agl.resume: position and remove it to go on from slime's own state, or load another step"
+    plain = read_state(path, instead=instead)
     try:
-        state = pickle.loads(path.read_bytes())
-    except (OSError, pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:
-        raise HostError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); remove it to go on from slime's own state"
-        ) from error
-    if state["format"] != FORMAT:
-        raise HostError(f"{path} has format {state['format']}, this version reads {FORMAT}; remove it to start afresh")
+        state = {name: from_plain(plain[name]) for name in _POSITION}
+        groups = [
+            [{name: from_plain(value) for name, value in one.items()} for one in group] for group in plain["groups"]
+        ]
+        state["groups"] = [[Sample.from_dict(fields) for fields in group] for group in groups]
+    except (KeyError, TypeError, ValueError, ImportError) as error:
+        raise HostError(f"{path} cannot be used ({type(error).__name__}: {error}); {instead}") from error
     sizes = {len(group) for group in state["groups"]}
     if sizes - {group_size}:
         raise HostError(

@@ -13,10 +13,11 @@ TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config"
 TURN_OPENER, TURN_CLOSER = "<|im_start|>", "<|im_end|>"
 
 
-def load_tokenizer(path: str) -> Any:
+def load_tokenizer(path: str, *, trust_remote_code: bool = True) -> Any:
     """Load a Hugging Face tokenizer.
 
     path: a checkpoint directory, a `.gguf` file, a directory that holds exactly one, or a model name.
+    trust_remote_code: whether code in it may run, and what is not here may be fetched.
 
     Raises:
         TemplateError: nothing there can be loaded.
@@ -28,7 +29,9 @@ def load_tokenizer(path: str) -> Any:
         if gguf is not None:
             tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=True)
+            tokenizer = AutoTokenizer.from_pretrained(
+                path, trust_remote_code=trust_remote_code, local_files_only=not trust_remote_code
+            )
     except Exception as error:  # transformers raises many kinds, from OSError to those of remote code
         raise TemplateError(
             f"no tokenizer at {path}: give a directory with tokenizer files or a .gguf file "

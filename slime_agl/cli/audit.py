@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slime_agl.cli.visible import json_line
 from slime_agl.cli.waiting import waiting
 from slime_agl.errors import ConfigError
 
@@ -56,7 +57,7 @@ def audit(
     with waiting("trying the template", quiet=as_json):
         found = _findings(model, chat_template, kwargs, history, stop_token_id, tool_call_parser, reasoning_parser)
     if as_json:
-        click.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+        click.echo(json_line(found.as_dict(), indent=True), nl=False)
     else:
         from slime_agl.cli.audit_report import show
 

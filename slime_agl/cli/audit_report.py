@@ -16,6 +16,7 @@ from rich.text import Text
 from slime_agl.chat.report import HIDDEN, AuditReport, KindReport
 from slime_agl.chat.roundtrip import NOT_SHOWN
 from slime_agl.chat.seams import BEHIND, ELSEWHERE
+from slime_agl.cli.visible import shown
 
 REFUSED = "template_refused"
 WIDTH = 80
@@ -77,7 +78,7 @@ class Findings:
 def show(found: Findings) -> None:
     """Print the findings to stdout."""
     console = Console(highlight=False)
-    console.print(Text.assemble("chat template of ", (found.model, "bold")))
+    console.print(Text("chat template of ") + shown(found.model, "bold"))
     console.print(_facts(found))
     console.print()
     console.print(_kinds(found))
@@ -105,7 +106,7 @@ def _facts(found: Findings) -> Table:
         (f"reasoning by {found.readers['reasoning']}", _trips(found, "reasoning", "reasoning_and_call")),
     ]
     for name, value in rows:
-        table.add_row(name, value if isinstance(value, Text) else Text(value))
+        table.add_row(shown(name), value if isinstance(value, Text) else shown(value))
     return table
 
 
@@ -127,7 +128,7 @@ def _kinds(found: Findings) -> Table:
     table.add_column("held tokens", no_wrap=True)
     table.add_column("earlier turns, to the template")
     for kind, one in found.report.kinds.items():
-        table.add_row(_words(kind), _verdict(found, one), _history(found, one))
+        table.add_row(shown(_words(kind)), _verdict(found, one), _history(found, one))
     return table
 
 
@@ -147,7 +148,7 @@ def _verdict(found: Findings, one: KindReport) -> Text:
 
 def _history(found: Findings, one: KindReport) -> Text:
     if one.mode == "fork":
-        return Text(REASONS.get(one.reason, one.reason))
+        return shown(REASONS.get(one.reason, one.reason))
     if one.hides:
         return Text("the " + " and ".join(SPEAKERS[role] for role in one.hides) + " is not written", "red")
     if one.rewrites(reasoning=False):
@@ -181,4 +182,4 @@ def _notes(found: Findings) -> list[Text]:
     if any(what not in ("", NOT_SHOWN) for what in found.trips.values()):
         notes.append("not read: the text goes to the agent as it is; name the model's parsers (--tool-call-parser,")
         notes.append("--reasoning-parser). --json says what was read instead.")
-    return [Text(note) for note in notes]
+    return [shown(note) for note in notes]

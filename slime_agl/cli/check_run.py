@@ -21,7 +21,7 @@ from slime_agl.local.stack import LocalStack
 from slime_agl.report.checks import Finding, judge
 from slime_agl.report.reencoding import Recode, look_at_re_encoding
 from slime_agl.rollout import shutdown
-from slime_agl.trace.record import read_run
+from slime_agl.trace.reading import read_run
 
 TEACHER_TOLERANCE = 1e-4
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slime_agl.cli.visible import json_line, shown
 from slime_agl.report.checks import Finding
 
 MARKS = {"pass": ("✓", "green"), "look": ("?", "yellow"), "fail": ("✗", "bold red")}
@@ -19,7 +19,7 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
     passed = not any(finding.verdict == "fail" for finding in findings)
     if as_json:
         body = {"passed": passed, "findings": [finding.as_dict() for finding in findings]}
-        sys.stdout.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
+        sys.stdout.write(json_line(body, indent=True))
         return
     print_table(findings)
     looks = sum(finding.verdict == "look" for finding in findings)
@@ -31,6 +31,6 @@ def print_table(findings: Sequence[Finding]) -> None:
     table = Table.grid(padding=(0, 1))
     for finding in findings:
         mark, style = MARKS[finding.verdict]
-        named = Text(finding.name, style if finding.verdict != "pass" else "")
-        table.add_row(Text(mark, style), named, Text(finding.words))
+        named = shown(finding.name, style if finding.verdict != "pass" else "")
+        table.add_row(Text(mark, style), named, shown(finding.words))
     Console().print(table)

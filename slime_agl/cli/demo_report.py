@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slime_agl.chat.loader import load_tokenizer
+from slime_agl.cli.visible import shown, visible
 from slime_agl.local.driver import EvalResult, StepResult
 
 TRAINED, MASKED = "bold black on green", "black on bright_black"
@@ -49,7 +50,8 @@ class Report:
 
     def started(self, checkpoint: Path, url: str) -> None:
         self._checkpoint = str(checkpoint)
-        self.console.print(f"model [bold]{checkpoint.name}[/], engine on CPU behind the real sglang-router at {url}")
+        named = Text("model ") + shown(checkpoint.name, "bold")
+        self.console.print(named + shown(f", engine on CPU behind the real sglang-router at {url}", "default"))
 
     def step(self, result: StepResult, checks: StepChecks) -> None:
         rewards = [execution_reward(entry) for group in result.groups for entry in group]
@@ -107,7 +109,9 @@ class Report:
             self._write(self._out)
 
     def broken(self, error: Exception) -> None:
-        self.console.print(f"[bold red]invariant broken[/]: {error}", soft_wrap=True)
+        self.console.print(
+            Text("invariant broken", "bold red") + Text(f": {visible(str(error))}", "default"), soft_wrap=True
+        )
 
     def _table(self) -> Table:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -116,7 +120,7 @@ class Report:
             table.add_column(name, justify="right", no_wrap=True)
         for row in self._rows:
             table.add_row(
-                row["step"], f"{row['reward']:.3f}", str(row["executions"]), f"{row['turns']:.2f}", f"{row['segments']:.2f}",
+                shown(row["step"]), f"{row['reward']:.3f}", str(row["executions"]), f"{row['turns']:.2f}", f"{row['segments']:.2f}",
                 str(row["trained"]), str(row["masked"]), f"{row['tokens_per_second']:.0f}", f"{row['gateway_ms']:.2f}",
                 f"{row['teacher_difference']:.1e}",
             )  # fmt: skip
@@ -127,10 +131,10 @@ class Report:
         start = len(sample.tokens) - sample.response_length
         text = Text()
         for at, token in enumerate(sample.tokens[start:]):
-            text.append(tokenizer.decode([token]), style=TRAINED if sample.loss_mask[at] else MASKED)
+            text.append(visible(tokenizer.decode([token])), style=TRAINED if sample.loss_mask[at] else MASKED)
         where = sample.metadata["agl"]
         self.console.print(
-            f"\none Sample (index {sample.index}, rollout_id {sample.rollout_id}, {where['turns']} turns, reward {sample.reward}): ",
+            shown(f"\none Sample (index {sample.index}, rollout_id {sample.rollout_id}, {where['turns']} turns, reward {sample.reward}): "),
             Text(" trained ", style=TRAINED), Text(" masked ", style=MASKED), f"after {start} prompt tokens",
         )  # fmt: skip
         self.console.print(text, "\n")
@@ -141,7 +145,9 @@ class Report:
         (out / "samples.jsonl").write_bytes(lines)
         summary = {"all_held": self.all_held, "steps": self._rows}
         (out / "metrics.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
-        self.console.print(f"wrote {out / 'samples.jsonl'} ({len(self._samples)} samples) and {out / 'metrics.json'}")
+        self.console.print(
+            shown(f"wrote {out / 'samples.jsonl'} ({len(self._samples)} samples) and {out / 'metrics.json'}")
+        )
 
 
 def _telling(sample: Any) -> tuple[bool, float]:

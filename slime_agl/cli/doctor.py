@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import click
-import orjson
 
+from slime_agl.cli.visible import json_line
 from slime_agl.cli.waiting import waiting
 
 
@@ -42,7 +42,7 @@ def doctor(
     wrong = [finding for finding in findings if finding.verdict == "fail"]
     if as_json:
         body = {"healthy": not wrong, "findings": [finding.as_dict() for finding in findings]}
-        sys.stdout.write(orjson.dumps(body, option=orjson.OPT_INDENT_2).decode() + "\n")
+        sys.stdout.write(json_line(body, indent=True))
     else:
         print_table(findings)
         words = {0: "nothing is wrong", 1: "1 thing is wrong"}

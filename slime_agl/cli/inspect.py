@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import click
-import orjson
 
 from slime_agl.cli.names import is_called
+from slime_agl.cli.visible import echo, json_line, tell_what_was_skipped
 from slime_agl.errors import RecordError, closest
 
 
@@ -27,18 +27,19 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
     """
     from slime_agl.cli.inspect_view import show_execution, show_run
     from slime_agl.report.page import write_page
-    from slime_agl.report.summary import row
-    from slime_agl.trace.record import read_run
+    from slime_agl.report.summary import readable, row
+    from slime_agl.trace.reading import read_run
 
     records = read_run(run)
     for record in records:
-        if record.torn:
-            click.echo(f"{record.path}: an unfinished last line of {record.torn} bytes was skipped", err=True)
-    pairs = [(record, execution) for record in records for execution in record.executions]
+        tell_what_was_skipped(record)
+    pairs, unreadable = readable(records)
+    for words in unreadable:
+        echo(words)
     if failed:
         count, pairs = len(pairs), [pair for pair in pairs if pair[1].failure]
         if not pairs:
-            click.echo(f"none of the {count} executions of {run} failed", err=True)
+            echo(f"none of the {count} executions of {run} failed")
             return
     if name is not None:
         names = [execution.ledger.rollout_id for _, execution in pairs]
@@ -47,10 +48,10 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
             raise RecordError(f"no execution of {run} is called {name!r}.{closest(name, names)}")
     if html is not None:
         write_page(html, pairs, title=run.resolve().name)
-        click.echo(f"wrote {html} ({len(pairs)} executions, {html.stat().st_size / 1e3:,.0f} kB)", err=True)
+        echo(f"wrote {html} ({len(pairs)} executions, {html.stat().st_size / 1e3:,.0f} kB)")
     elif as_json:
         for record, execution in pairs:
-            sys.stdout.write(orjson.dumps(row(record, execution).as_dict()).decode() + "\n")
+            sys.stdout.write(json_line(row(record, execution).as_dict()))
     elif name is not None:
         for record, execution in pairs:
             show_execution(record, execution)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-import orjson
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slime_agl.cli.visible import json_line, shown, visible
 from slime_agl.report.fate import TurnFate, fates
 from slime_agl.report.summary import Row, row
+from slime_agl.trace.blot import MARK, needed_by_a_rerun
 from slime_agl.trace.record import Record, RecordedExecution
 
 TRAINED, MASKED, GLUE, FAILED = "bold black on green", "black on bright_black", "dim", "bold red"
@@ -38,29 +39,31 @@ def show_run(pairs: Sequence[Pair]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("notes", overflow="fold", ratio=1)
     for entry in rows:
-        shown = [_FIGURES[name](entry) for name in figures]
-        table.add_row(entry.step, entry.name.removeprefix("ro-"), *shown, _notes(entry))
+        told = [_FIGURES[name](entry) for name in figures]
+        table.add_row(shown(entry.step), shown(entry.name.removeprefix("ro-")), *told, _notes(entry))
     console.print(table)
-    console.print(_sums(rows), style="bold", highlight=False)
+    console.print(shown(_sums(rows), "bold"))
 
 
 def show_execution(record: Record, execution: RecordedExecution) -> None:
     """Everything about one execution, token by token."""
     console = Console()
     entry = row(record, execution)
-    console.rule(f"[bold]{entry.name}[/]  {entry.step}")
-    console.print(
+    console.rule(shown(entry.name, "bold") + Text(f"  {visible(entry.step)}", "default"))
+    facts = (
         f"reward {_number(entry.reward)} · turns {entry.turns}, segments {entry.segments} · "
         f"{entry.trained} tokens train, {entry.masked} do not, {entry.glue} are glue · {entry.seconds:.2f} s, "
-        f"of which engine {entry.engine_seconds:.2f} s · weights {', '.join(entry.weights) or 'unnamed'}",
-        highlight=False,
+        f"of which engine {entry.engine_seconds:.2f} s · weights {', '.join(entry.weights) or 'unnamed'}"
     )
-    console.print(Text("task ", style="bold") + Text(_short(execution.task)))
+    console.print(shown(facts))
+    console.print(Text("task ", style="bold") + shown(_short(execution.task)))
+    if execution.blotted:
+        console.print(shown(blotted(execution.blotted), "yellow"))
     for after, dimensions in execution.rewards:
-        told = ", ".join(f"{name} {value:g}" for name, value in dimensions.items())
-        console.print(f"[bold]reward[/] {told} after {after} turns", highlight=False)
+        told = ", ".join(f"{name} {'–' if value is None else f'{value:g}'}" for name, value in dimensions.items())
+        console.print(Text("reward", "bold") + Text(f" {visible(told)} after {after} turns", "default"))
     if execution.failure:
-        console.print(Text(f"failed: {execution.failure}\n{execution.error.rstrip()}", style=FAILED))
+        console.print(shown(f"failed: {execution.failure}\n{execution.error.rstrip()}", FAILED))
     console.print(Text(" trains ", TRAINED), Text(" does not ", MASKED), Text(" glue ", GLUE))
     depths = _depths(execution)
     for fate in fates(execution):
@@ -80,15 +83,15 @@ def _heading(fate: TurnFate) -> Text:
         turn.finish, f"weights {' then '.join(versions)}" * bool(versions), f"{turn.ended - turn.started:.2f} s",
         f"fork: {turn.fork}" * bool(turn.fork),
     ]  # fmt: skip
-    text = Text(f"turn {turn.index}  ", style="bold") + Text(" · ".join(filter(None, facts)), style="cyan")
-    return text + Text(f"  untrained: {fate.why}" if fate.why else "", style="yellow")
+    text = Text(f"turn {turn.index}  ", style="bold") + shown(" · ".join(filter(None, facts)), "cyan")
+    return text + shown(f"  untrained: {fate.why}" if fate.why else "", "yellow")
 
 
 def _tokens(record: Record, fate: TurnFate) -> Text:
-    text = Text("".join(record.texts(fate.turn.new_ids)), style=GLUE)
+    text = shown("".join(record.texts(fate.turn.new_ids)), GLUE)
     spoken = zip(record.texts(fate.turn.output_ids()), fate.trained, strict=True)
     for trained, run in groupby(spoken, key=lambda pair: pair[1]):
-        text.append("".join(piece for piece, _ in run), style=TRAINED if trained else MASKED)
+        text.append(visible("".join(piece for piece, _ in run)), style=TRAINED if trained else MASKED)
     return text
 
 
@@ -100,7 +103,9 @@ def _spans(execution: RecordedExecution) -> Table:
     table.add_column("attributes", overflow="fold")
     for span in execution.spans:
         attributes = ", ".join(f"{name}={value}" for name, value in span["attributes"].items())
-        table.add_row(f"{span['at']:.2f}", f"{span['seconds']:.2f}", span["name"], Text(attributes[:LONGEST_TASK]))
+        table.add_row(
+            f"{span['at']:.2f}", f"{span['seconds']:.2f}", shown(span["name"]), shown(attributes[:LONGEST_TASK])
+        )
     return table
 
 
@@ -125,10 +130,11 @@ _FIGURES: dict[str, Callable[[Row], str]] = {
 
 
 def _notes(entry: Row) -> Text:
-    notes = Text(entry.failure, style=FAILED)
+    notes = shown(entry.failure, FAILED)
     more = [f"{reason} ×{count}" for reason, count in entry.forks.items()]
     more += [f"{entry.retries} retries"] * bool(entry.retries)
-    return notes + Text(("  " if entry.failure and more else "") + ", ".join(more), style="yellow")
+    more += ["blotted"] * bool(needed_by_a_rerun(entry.blotted))
+    return notes + shown(("  " if entry.failure and more else "") + ", ".join(more), "yellow")
 
 
 def _sums(rows: Sequence[Row]) -> str:
@@ -142,10 +148,17 @@ def _sums(rows: Sequence[Row]) -> str:
     )
 
 
+def blotted(places: Mapping[str, int]) -> str:
+    """What was taken out of a record, and whether a replay misses it."""
+    told = ", ".join(f"{place} {count}" for place, count in places.items())
+    rerun = "; it cannot be replayed exactly" if needed_by_a_rerun(places) else ""
+    return f"credentials blotted out ({MARK}): {told}{rerun}"
+
+
 def _number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _short(task: Any) -> str:
-    text = task if isinstance(task, str) else orjson.dumps(task).decode()
+    text = task if isinstance(task, str) else json_line(task).rstrip()
     return text if len(text) <= LONGEST_TASK else text[:LONGEST_TASK] + " …"

@@ -16,6 +16,7 @@ from slime_agl.cli.engine import engine
 from slime_agl.cli.inspect import inspect
 from slime_agl.cli.replay import replay
 from slime_agl.cli.train_demo import train_demo
+from slime_agl.cli.visible import echo, make_log_visible
 from slime_agl.errors import SlimeAglError
 
 LOCAL_EXTRA = "the local engine and the demos need: pip install -e '.[local]', in the clone of slime_agl"
@@ -29,14 +30,14 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except SlimeAglError as error:
-            click.secho(f"slime-agl: {error.boundary}: {error}", fg="red", err=True)
+            echo(f"slime-agl: {error.boundary}: {error}", fg="red")
             sys.exit(2)
         except ModuleNotFoundError as error:
             # An extra that was left out; what an agent's module lacks is a ConfigError.
             missing = (error.name or str(error)).partition(".")[0]
             if missing == "slime_agl":
                 raise
-            click.secho(f"slime-agl: {missing} is not installed; {LOCAL_EXTRA}", fg="red", err=True)
+            echo(f"slime-agl: {missing} is not installed; {LOCAL_EXTRA}", fg="red")
             sys.exit(2)
         except KeyboardInterrupt:
             click.echo("\nstopped", err=True)
@@ -48,6 +49,7 @@ class _Commands(click.Group):
 def main() -> None:
     """Train unmodified agents with slime, without losing a token."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    make_log_visible()
 
 
 main.add_command(check)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import orjson
 
 from slime_agl.cli.names import is_called
 from slime_agl.cli.settings import read_settings
+from slime_agl.cli.trust import look_here, named_by_records, require_trust
+from slime_agl.cli.visible import json_line, tell_what_was_skipped, visible
 from slime_agl.cli.waiting import waiting
 from slime_agl.errors import RecordError, closest
 
@@ -44,30 +45,51 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="Longest time of an attempt."
 )
+@click.option(
+    "--trust", is_flag=True, help="Run and load what the record names: agent, rewards, a checkpoint's own code."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print outcomes, one JSON object an execution.")
 def replay(
-    run: Path, names: tuple[str, ...], step: int | None, failed: bool, config: Path | None, as_json: bool, **options: Any
+    run: Path, names: tuple[str, ...], step: int | None, failed: bool, config: Path | None, trust: bool, as_json: bool,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Run a recorded run's agent again, on the answers of then.
 
     No engine and no GPU are needed. RUN is the directory that was agl.record_dir, or one of its files. Prompts are held against the record token by
-    token; where the agent leaves it, the first difference is shown as a diff. Exit status: 0 when everything came out
-    as recorded, 1 when an execution diverged or failed or a reward changed, 2 when nothing could be replayed.
+    token; where the agent leaves it, the first difference is shown as a diff. A record may come from anywhere: the
+    agent, the reward functions and the chat template that it names are shown, and used only with --trust. Exit status:
+    0 when everything came out as recorded, 1 when an execution diverged or failed or a reward changed, 2 when nothing
+    could be replayed.
     """
-    # The agent is imported from where the command is typed, as it would be by `python`.
-    sys.path.insert(0, str(Path.cwd()))
+    pairs, settings = _chosen(run, names, step, failed), read_settings(config)
+    _ask_for_trust(pairs, settings, options, trust=trust)
     with waiting("loading libraries", quiet=as_json):
         from slime_agl.cli.replay_run import Instead
         from slime_agl.cli.replay_view import show_replayed
 
-    pairs = _chosen(run, names, step, failed)
-    outcomes = _replayed(pairs, Instead(**options, arguments=read_settings(config)))
+    outcomes = _replayed(pairs, Instead(**options, arguments=settings, trust=trust))
     if as_json:
         for outcome in outcomes:
-            sys.stdout.write(orjson.dumps(outcome.as_dict()).decode() + "\n")
+            sys.stdout.write(json_line(outcome.as_dict()))
     else:
         show_replayed(outcomes)
     sys.exit(not all(outcome.as_recorded for outcome in outcomes))
+
+
+def _ask_for_trust(pairs: list[Pair], settings: dict[str, Any], options: dict[str, Any], *, trust: bool) -> None:
+    """Show what the record names. The import path is that of `python`, where what is to be imported stands here.
+
+    Raises:
+        RecordError: it names something, and is not trusted.
+    """
+    section = settings.get("agl") if isinstance(settings.get("agl"), dict) else {}
+    named = named_by_records(pairs, given=settings | {"agl": section}, options=options)
+    if not trust:
+        require_trust(named)
+    for one in named:
+        click.echo(visible(f"trusted: {one}"), err=True)
+    own = [options["agent"], options["reward"], *section.values(), *settings.values()]
+    look_here([path for path in (*own, *(one.name for one in named)) if isinstance(path, str)])
 
 
 def _chosen(run: Path, names: tuple[str, ...], step: int | None, failed: bool) -> list[Pair]:
@@ -76,15 +98,18 @@ def _chosen(run: Path, names: tuple[str, ...], step: int | None, failed: bool) -
     Raises:
         RecordError: there are none.
     """
-    from slime_agl.trace.record import read_run
+    from slime_agl.trace.reading import read_run
 
     records = read_run(run)
     for record in records:
-        if record.torn:
-            click.echo(f"{record.path}: an unfinished last line of {record.torn} bytes was skipped", err=True)
+        tell_what_was_skipped(record)
+        if missing := {"step", "checkpoint", "stop_ids"} - record.header.keys():
+            raise RecordError(
+                f"{record.path}, line 1 has no {' and no '.join(sorted(missing))}; nothing can be replayed"
+            )
         if record.header["version"] < 2:
             click.echo(
-                f"{record.path} is of version 1, which does not tell the agl: section, slime's arguments and failed "
+                f"{visible(str(record.path))} is of version 1, which does not tell the agl: section, slime's arguments and failed "
                 "tries; defaults stand for them: give --config FILE and --reward PATH where the run had others",
                 err=True,
             )

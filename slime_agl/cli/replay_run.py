@@ -25,10 +25,12 @@ from slime_agl.report.divergence import Divergence, ended_early, unrecorded
 from slime_agl.report.replayed import REFUSED, Replayed
 from slime_agl.reward import load_reward_function
 from slime_agl.rollout.executions import Executor, Limits
+from slime_agl.rollout.record import ARGUMENTS
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.rollout.tasks import TaskBuilder, task_builder
 from slime_agl.runtime import Step
+from slime_agl.trace.blot import BLOTTED_ID, MARK, needed_by_a_rerun
 from slime_agl.trace.record import Record, RecordedExecution, texts_of
 
 # The record says how long each answer was; no other limit of a turn counts.
@@ -45,6 +47,7 @@ class Instead:
 
     agent, reward: import paths. model: a directory with the tokenizer. timeout: seconds an attempt may take.
     arguments: of slime, and the agl: section, as in a file for --custom-config-path.
+    trust: whether the checkpoint that the record names may bring code of its own.
     """
 
     agent: str | None = None
@@ -52,6 +55,7 @@ class Instead:
     model: str | None = None
     timeout: float | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    trust: bool = False
 
 
 class _Desk(SessionDesk):
@@ -101,8 +105,9 @@ class Replayer:
         info = EngineInfo(str(self._args.hf_checkpoint), record.header.get("context_length"))
         self._engine = RecordedEngine(info)
         self._runtime = make_runtime(
-            self._config, self._args, engine=self._engine, make_desk=partial(_Desk, self._engine)
-        )
+            self._config, self._args, engine=self._engine, make_desk=partial(_Desk, self._engine),
+            trust_remote_code=instead.trust or instead.model is not None,
+        )  # fmt: skip
         self._runtime.start()
         try:
             self._check_tokenizer(record)
@@ -141,6 +146,7 @@ class Replayer:
             recorded_rewards=None if all(reward is None for reward in known) else tuple(known),
             divergence=self._divergence(failure, recorded.failure),
             seconds=seconds,
+            blotted=needed_by_a_rerun(recorded.blotted),
         )
 
     async def _run(
@@ -202,7 +208,9 @@ class Replayer:
         return None
 
     def _texts(self, ids: Sequence[int]) -> list[str]:
-        return texts_of(self._runtime.renderer.token_bytes(ids))
+        told = [max(i, 0) for i in ids]
+        texts = self._runtime.renderer.token_bytes(told)
+        return texts_of(MARK.encode() if i == BLOTTED_ID else text for i, text in zip(ids, texts, strict=True))
 
     def _say_what_is_not_replayed(self) -> None:
         args, notes = self._args, []
@@ -218,7 +226,7 @@ class Replayer:
 
     def _check_tokenizer(self, record: Record) -> None:
         """Raises ConfigError when the tokenizer is not the one that the run had."""
-        ids = sorted(record.tokens)
+        ids = sorted(record.tokens.keys() - {BLOTTED_ID})
         for i, text in zip(ids, self._runtime.renderer.token_bytes(ids), strict=True):
             if text != record.tokens[i]:
                 raise ConfigError(
@@ -242,7 +250,8 @@ def _arguments(record: Record, instead: Instead) -> RolloutArgs:
     if instead.timeout is not None:
         section["runners"] = {**(section.get("runners") or {}), "timeout_seconds": instead.timeout}
     section = {name: value for name, value in section.items() if name not in LEFT_OUT}
-    arguments = {**(header.get("arguments") or {}), "rollout_stop_token_ids": header["stop_ids"], **given}
+    recorded = {name: value for name, value in (header.get("arguments") or {}).items() if name in ARGUMENTS}
+    arguments = {**recorded, "rollout_stop_token_ids": header["stop_ids"], **given}
     return RolloutArgs.read(default_args(**arguments, agl=section, hf_checkpoint=_checkpoint(record, instead.model)))
 
 

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slime_agl.cli.inspect_view import blotted
+from slime_agl.cli.visible import shown, visible
 from slime_agl.report.replayed import REFUSED, Replayed
 
 STYLES = {"same": "green", "diverged": "bold yellow", "failed": "bold red"}
@@ -36,8 +38,8 @@ def _table(outcomes: Sequence[Replayed]) -> Table:
     table.add_column("notes", overflow="fold", ratio=1)
     for outcome in outcomes:
         table.add_row(
-            outcome.step, outcome.name.removeprefix("ro-"), Text(outcome.verdict, STYLES[outcome.verdict]),
-            f"{outcome.matched}/{outcome.turns}", _reward(outcome), _note(outcome),
+            shown(outcome.step), shown(outcome.name.removeprefix("ro-")), Text(outcome.verdict, STYLES[outcome.verdict]),
+            f"{outcome.matched}/{outcome.turns}", _reward(outcome), shown(_note(outcome)),
         )  # fmt: skip
     return table
 
@@ -59,31 +61,33 @@ def _note(outcome: Replayed) -> str:
 
 
 def _show(console: Console, outcome: Replayed) -> None:
-    console.rule(Text(f"{outcome.name}  {outcome.step}", "bold"))
+    console.rule(shown(f"{outcome.name}  {outcome.step}", "bold"))
     for words in _words(outcome):
         console.print(words)
     if outcome.divergence is not None and outcome.divergence.diff:
         console.print(_coloured(outcome.divergence.diff))
     if outcome.failure == REFUSED:
-        console.print(Text(f"the agent gave up there; it had asked in {_first_frame(outcome.error)}"))
+        console.print(shown(f"the agent gave up there; it had asked in {_first_frame(outcome.error)}"))
     elif outcome.failure:
         lines = [line for line in outcome.error.splitlines() if line.strip(" ^~")]
-        console.print(Text("\n".join(lines), "red"), soft_wrap=True)
+        console.print(shown("\n".join(lines), "red"), soft_wrap=True)
 
 
 def _words(outcome: Replayed) -> list[Text]:
     words = []
+    if outcome.blotted:
+        words.append(shown(blotted(outcome.blotted), STYLES["diverged"]))
     if outcome.divergence is not None:
         attempt = f"attempt {outcome.divergence.attempt}, " if outcome.attempts[0] > 1 else ""
-        words.append(Text(attempt + outcome.divergence.words, STYLES["diverged"]))
+        words.append(shown(attempt + outcome.divergence.words, STYLES["diverged"]))
     if outcome.attempts[0] != outcome.attempts[1]:
         recorded, replayed = outcome.attempts
         words.append(Text(f"{recorded} attempts were recorded, the agent ended well in attempt {replayed}"))
     if outcome.failure not in (outcome.recorded_failure, REFUSED):
         was, now = (name or "ended well" for name in (outcome.recorded_failure, outcome.failure))
-        words.append(Text(f"recorded: {was}; replayed: {now}", STYLES["failed" if outcome.failure else "diverged"]))
+        words.append(shown(f"recorded: {was}; replayed: {now}", STYLES["failed" if outcome.failure else "diverged"]))
     if outcome.reward_changed:
-        words.append(Text(f"reward {_all(outcome.recorded_rewards)} → {_all(outcome.rewards)}", CHANGED))
+        words.append(shown(f"reward {_all(outcome.recorded_rewards)} → {_all(outcome.rewards)}", CHANGED))
     return words
 
 
@@ -96,7 +100,7 @@ def _coloured(diff: Sequence[str]) -> Text:
     text = Text()
     for line in diff:
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")
-        text.append(line + "\n", "bold" if line.startswith(("+++", "---")) else style)
+        text.append(visible(line) + "\n", "bold" if line.startswith(("+++", "---")) else style)
     text.rstrip()
     return text
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from slime_agl.cli.curve import draw, write_png
 from slime_agl.cli.train_demo_recipes import Recipe
+from slime_agl.cli.visible import shown, visible
 from slime_agl.local.training import TrainedStep
 
 METRICS = "metrics.jsonl"
@@ -47,7 +48,9 @@ class TrainReport:
         if self._out is not None:
             self._out.mkdir(parents=True, exist_ok=True)
             (self._out / METRICS).write_bytes(b"")
-        self._console.print(f"{recipe.title}\nengine on CPU behind the real sglang-router at {url}", soft_wrap=True)
+        self._console.print(
+            shown(f"{recipe.title}\nengine on CPU behind the real sglang-router at {url}"), soft_wrap=True
+        )
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -99,7 +102,8 @@ class TrainReport:
             )
             self._verdict(held)
         if self._error is not None:
-            self._console.print(f"[bold red]invariant broken[/]: {self._error}", soft_wrap=True)
+            told = Text("invariant broken", "bold red") + Text(f": {visible(str(self._error))}", "default")
+            self._console.print(told, soft_wrap=True)
         if self._out is not None and self._rows:
             self._picture(self._out)
         return 0 if held and (self._target is None or self.learned) else 1
@@ -142,9 +146,9 @@ class TrainReport:
         return table
 
     def _picture(self, out: Path) -> None:
-        self._console.print(f"wrote {out / METRICS} ({len(self._rows)} steps)", soft_wrap=True)
+        self._console.print(shown(f"wrote {out / METRICS} ({len(self._rows)} steps)"), soft_wrap=True)
         if write_png(out / "curve.png", self._rows, target=self._target):
-            self._console.print(f"wrote {out / 'curve.png'}", soft_wrap=True)
+            self._console.print(shown(f"wrote {out / 'curve.png'}"), soft_wrap=True)
         else:
             self._console.print("no curve.png: matplotlib is not installed; install it with: pip install matplotlib")
 

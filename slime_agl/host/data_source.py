@@ -1,19 +1,20 @@
 """Where prompts come from; stands in for `slime.rollout.data_source`.
 
-The state file is JSON (slime writes a torch file), so that it needs no torch.
+The state file is JSON with a digest (slime writes a torch file), so that it needs no torch.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from slime_agl.chat.loader import load_tokenizer
+from slime_agl.host.held import from_plain, to_plain
 from slime_agl.host.pieces import resolve
+from slime_agl.host.state_file import read_state, remove_parts, write_state
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ class RolloutDataSource:
         self.sample_offset = 0
         self.metadata: dict[str, Any] = {}
         self.dataset = None
+        if getattr(args, "save", None) is not None:
+            remove_parts(state_paths(args.save, None)[0].parent)
         if args.rollout_global_dataset and args.prompt_data is not None:
             self.dataset = _dataset(args)
             self._shuffle()
@@ -51,20 +54,20 @@ class RolloutDataSource:
         """Write the position in the dataset below args.save. A buffer is not part of it."""
         if not self.args.rollout_global_dataset:
             return
-        path = _state_path(self.args.save, rollout_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({name: getattr(self, name) for name in _STATE}), encoding="utf-8")
+        state = {name: to_plain(getattr(self, name), f"data_source.{name}") for name in _STATE}
+        write_state(state_paths(self.args.save, rollout_id)[0], state)
 
     def load(self, rollout_id: int | None = None) -> None:
         """Go on from the position saved below args.load; without such a file nothing changes."""
         if not self.args.rollout_global_dataset or self.args.load is None:
             return
-        path = _state_path(self.args.load, rollout_id)
+        path = state_paths(self.args.load, rollout_id)[0]
         if not path.exists():
             logger.info("no data source state at %s; starting from the first prompt", path)
             return
-        for name, value in json.loads(path.read_text(encoding="utf-8")).items():
-            setattr(self, name, value)
+        state = read_state(path, instead="remove it to start from the first prompt")
+        for name in _STATE:
+            setattr(self, name, from_plain(state[name]))
         self._shuffle()
 
     def __len__(self) -> int:
@@ -164,5 +167,7 @@ def _dataset(args: Any) -> Any:
     )
 
 
-def _state_path(directory: str, rollout_id: int | None) -> Path:
-    return Path(directory) / "rollout" / f"global_dataset_state_{rollout_id}.json"
+def state_paths(directory: str, rollout_id: int | None) -> tuple[Path, Path]:
+    """Where this data source, and slime's own, keep their state after a step."""
+    place = Path(directory) / "rollout"
+    return place / f"global_dataset_state_{rollout_id}.json", place / f"global_dataset_state_dict_{rollout_id}.pt"

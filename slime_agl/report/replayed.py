@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from slime_agl.report.divergence import Divergence
@@ -21,6 +22,7 @@ class Replayed:
     up because a prompt is not recorded. error: the agent's or the reward function's traceback, '' when neither failed.
     rewards, recorded_rewards: one a Sample; None where they are not known or cannot be replayed.
     divergence: the first one, None when the agent did as recorded.
+    blotted: credentials that the record lost, by places that a replay needs: then it cannot come out as recorded.
     """
 
     step: str
@@ -35,6 +37,7 @@ class Replayed:
     recorded_rewards: tuple[Any, ...] | None
     divergence: Divergence | None
     seconds: float
+    blotted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
@@ -77,6 +80,7 @@ class Replayed:
             "rewards": self.rewards,
             "reward_changed": self.reward_changed,
             "divergence": None if self.divergence is None else self.divergence.as_dict(),
+            "blotted": dict(self.blotted),
             "error": self.error,
             "seconds": self.seconds,
         }

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from slime_agl.errors import InvariantError, RecordError
 from slime_agl.report.fate import fates, untrained
 from slime_agl.trace.record import Record, RecordedExecution
 
@@ -18,7 +19,7 @@ class Row:
     name: Agent Lightning's rollout id. sampled, trained: output tokens; masked: those that do not train.
     reward: None also of a failure whose Samples are removed from training, where it is but a placeholder.
     glue: tokens of prompts and results. logprob: mean over sampled tokens, None without any.
-    weights: versions that sampled it, in order. untrained: masked tokens by reason.
+    weights: versions that sampled it, in order. untrained: masked tokens by reason. blotted: credentials by place.
     """
 
     step: str
@@ -35,6 +36,7 @@ class Row:
     glue: int
     forks: dict[str, int]
     untrained: dict[str, int]
+    blotted: dict[str, int]
     retries: int
     weights: tuple[str, ...]
     logprob: float | None
@@ -69,6 +71,7 @@ def row(record: Record, execution: RecordedExecution) -> Row:
         glue=sum(len(turn.new_ids) for turn in turns),
         forks=dict(Counter(turn.fork for turn in turns if turn.fork)),
         untrained=dict(untrained(execution)),
+        blotted=dict(execution.blotted),
         retries=execution.counters.get("joined_retries", 0),
         weights=tuple(dict.fromkeys(version for version in versions if version)),
         logprob=logprobs / sampled if sampled else None,
@@ -79,6 +82,20 @@ def row(record: Record, execution: RecordedExecution) -> Row:
 
 def _is_placeholder(execution: RecordedExecution) -> bool:
     return bool(execution.failure) and all(sample.removed for sample in execution.samples)
+
+
+def readable(records: Sequence[Record]) -> tuple[list[tuple[Record, RecordedExecution]], list[str]]:
+    """The executions whose figures can be told, and of each of the others why not."""
+    pairs, unreadable = [], []
+    for record in records:
+        for execution in record.executions:
+            try:
+                row(record, execution)
+            except (RecordError, InvariantError) as error:
+                unreadable.append(f"{record.path}: an execution is skipped ({error})")
+            else:
+                pairs.append((record, execution))
+    return pairs, unreadable
 
 
 def rows(records: Sequence[Record]) -> Iterator[Row]:

@@ -3,32 +3,34 @@
 A file is JSON lines. The first says what follows: format, version, step, model, settings. Then come `tokens`
 lines, each with the texts of ids that stand in the file for the first time, and `execution` lines.
 A line is written in one piece, so that a crash tears at most the last one; reading skips it.
-Keys (`sk-...`) that an agent left in its task, its spans or its traceback are blotted out.
+Credentials that an agent left in its task, its prompts, its spans or its traceback are blotted out, and the line says
+where and how many. Only the user who ran it may read the file.
 """
 
 from __future__ import annotations
 
-import re
+import os
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
 
-from slime_agl.errors import ConfigError, RecordError
-from slime_agl.trace.codec import decode_ledger, encode_ledger
+from slime_agl.errors import ConfigError
+from slime_agl.trace.blot import BLOTTED_ID, MARK, blot, blot_ledger, blot_text
+from slime_agl.trace.codec import encode_ledger
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Segment, segments
 
 FORMAT, SUFFIX = "slime_agl.record", ".jsonl"
 # Version 2 adds what a replay needs: settings in the header; row, engine_errors and earlier tries of an execution.
-VERSION, READS = 2, (1, 2)
-_SECRET = re.compile(rb"sk-[A-Za-z0-9_-]{16,}")
-_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+# Version 3 adds what was blotted.
+VERSION, READS = 3, (1, 2, 3)
 
 TokenBytes = Callable[[Sequence[int]], list[bytes]]
 
@@ -72,6 +74,7 @@ class RecordedExecution:
     error: the traceback. started: seconds since the epoch. counters: what the gateway counted.
     engine_errors: as in Try. earlier: the tries before the one that all this is about.
     row: prompt, label, metadata and custom_rm_path of the Sample that it was made of, where `task` does not tell them.
+    blotted: how many credentials were taken out, by the place where they stood.
     """
 
     ledger: Ledger
@@ -88,6 +91,7 @@ class RecordedExecution:
     engine_errors: tuple[str, ...] = ()
     earlier: tuple[Try, ...] = ()
     row: Mapping[str, Any] | None = None
+    blotted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -115,40 +119,85 @@ class RecordWriter:
 
     def __init__(self, path: Path, header: Mapping[str, Any], token_bytes: TokenBytes) -> None:
         self._token_bytes = token_bytes
-        self._known: set[int] = set()
+        self._texts: dict[int, bytes] = {BLOTTED_ID: MARK.encode()}
+        self._told: set[int] = set()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = path.open("wb", buffering=0)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file: BinaryIO = _private(path)
         except OSError as error:
             raise ConfigError(
                 f"agl.record_dir: {path} cannot be written ({error.strerror}); name a writable directory"
             ) from error
-        self._append({"format": FORMAT, "version": VERSION, "made": time.time(), **header})
+        blotted: Counter[str] = Counter()
+        plain = {name: blot(value, name, blotted) for name, value in header.items()}
+        self._append({"format": FORMAT, "version": VERSION, "made": time.time(), **plain, "blotted": dict(blotted)})
 
     def write(self, execution: RecordedExecution) -> None:
-        new = sorted(execution.ids() - self._known)
+        unknown = sorted(execution.ids() - self._texts.keys())
+        if unknown:
+            self._texts.update(zip(unknown, self._token_bytes(unknown), strict=True))
+        kept = _blotted(execution, self._texts.__getitem__)
+        new = sorted(kept.ids() - self._told)
         if new:
-            self._known.update(new)
-            self._append({"tokens": [[i, _shown(text)] for i, text in zip(new, self._token_bytes(new), strict=True)]})
-        self._append({"execution": _encode(execution)})
+            self._told.update(new)
+            self._append({"tokens": [[i, _shown(self._texts[i])] for i in new]})
+        self._append({"execution": _encode(kept)})
 
     def close(self) -> None:
         self._file.close()
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        text = orjson.dumps(line, default=str, option=_OPTIONS)
-        self._file.write(_SECRET.sub(b"sk-***", text) + b"\n")
+        self._file.write(orjson.dumps(line) + b"\n")
+
+
+def _private(path: Path) -> BinaryIO:
+    """A new file, or an emptied one, that nobody else may read. What agents are told stands in it."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    os.fchmod(number, 0o600)
+    return os.fdopen(number, "wb", buffering=0)
+
+
+def _blotted(execution: RecordedExecution, bytes_of: Callable[[int], bytes]) -> RecordedExecution:
+    """The execution without credentials, and as data that JSON holds."""
+    account: Counter[str] = Counter()
+    earlier = tuple(
+        Try(
+            blot_ledger(one.ledger, bytes_of, account, place=f"attempt {at}, "),
+            blot_text(one.error, "error", account),
+            tuple(blot_text(error, "engine_errors", account) for error in one.engine_errors),
+        )
+        for at, one in enumerate(execution.earlier)
+    )
+    plain = {name: blot(getattr(execution, name), name, account) for name in ("task", "reward", "row")}
+    samples = tuple(replace(one, reward=blot(one.reward, "reward", account)) for one in execution.samples)
+    return replace(
+        execution,
+        ledger=blot_ledger(execution.ledger, bytes_of, account),
+        earlier=earlier,
+        samples=samples,
+        error=blot_text(execution.error, "error", account),
+        engine_errors=tuple(blot_text(error, "engine_errors", account) for error in execution.engine_errors),
+        rewards=tuple((after, blot(dimensions, "rewards", account)) for after, dimensions in execution.rewards),
+        spans=tuple(blot(span, "spans", account) for span in execution.spans),
+        counters=blot(execution.counters, "counters", account),
+        **plain,
+        blotted=dict(account),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One file, read. tokens: id -> bytes of its text. torn: bytes of an unfinished last line that were skipped."""
+    """One file, read. tokens: id -> bytes of its text.
+
+    torn: bytes of an unfinished last line that were skipped. skipped: lines that are no part of a record, with the reason.
+    """
 
     path: Path
     header: dict[str, Any]
     tokens: Mapping[int, bytes]
     executions: tuple[RecordedExecution, ...]
     torn: int = 0
+    skipped: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -170,57 +219,6 @@ def texts_of(pieces: Iterable[bytes]) -> list[str]:
     return texts
 
 
-def read_run(path: Path) -> list[Record]:
-    """Read one file, or every file of a directory, in order of their names.
-
-    Raises:
-        RecordError: there is nothing to read, or a file is no record of a version this one reads.
-    """
-    files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
-    if not files:
-        raise RecordError(f"{path} holds no *{SUFFIX}; give a directory that was named as agl.record_dir")
-    return [read_record(file) for file in files]
-
-
-def read_record(path: Path) -> Record:
-    """Read one file. Raises RecordError, naming the line, when it is no record."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
-    *lines, torn = data.split(b"\n")
-    if not lines:
-        raise RecordError(f"{path} holds no whole line ({len(torn)} bytes); the run ended before it was begun")
-    header = _line(path, 1, lines[0])
-    if header.get("format") != FORMAT or header.get("version") not in READS:
-        raise RecordError(
-            f"{path} has format {header.get('format')!r} version {header.get('version')!r}; "
-            f"this version reads {FORMAT!r} versions {' and '.join(map(str, READS))}"
-        )
-    tokens: dict[int, bytes] = {}
-    executions = []
-    for number, line in enumerate(lines[1:], 2):
-        entry = _line(path, number, line)
-        try:
-            if "tokens" in entry:
-                tokens.update((i, _bytes(shown)) for i, shown in entry["tokens"])
-            else:
-                executions.append(_decode(entry["execution"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"{path}, line {number}: {type(error).__name__}: {error}") from error
-    return Record(path, header, tokens, tuple(executions), len(torn))
-
-
-def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        entry = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise RecordError(f"{path}, line {number} is not JSON: {error}") from error
-    if not isinstance(entry, dict):
-        raise RecordError(f"{path}, line {number} is a {type(entry).__name__}, an object was expected")
-    return entry
-
-
 _SCALARS = ("task", "reward", "failure", "error", "started", "seconds")
 _SAMPLE_SCALARS = ("index", "group_index", "rollout_id", "segment", "status", "reward", "removed")
 
@@ -237,6 +235,7 @@ def _encode(execution: RecordedExecution) -> dict[str, Any]:
             for one in execution.earlier
         ],
         "row": execution.row,
+        "blotted": dict(execution.blotted),
         "samples": [
             {name: getattr(sample, name) for name in _SAMPLE_SCALARS} | {"mask": _runs(sample.mask)}
             for sample in execution.samples
@@ -245,37 +244,10 @@ def _encode(execution: RecordedExecution) -> dict[str, Any]:
     }
 
 
-def _decode(data: Mapping[str, Any]) -> RecordedExecution:
-    return RecordedExecution(
-        ledger=decode_ledger(data["ledger"]),
-        rewards=tuple((after, dimensions) for after, dimensions in data["rewards"]),
-        spans=tuple(data["spans"]),
-        counters=data["counters"],
-        engine_errors=tuple(data.get("engine_errors", ())),
-        earlier=tuple(
-            Try(decode_ledger(one["ledger"]), one["error"], tuple(one["engine_errors"]))
-            for one in data.get("earlier", ())
-        ),
-        row=data.get("row"),
-        samples=tuple(
-            RecordedSample(**{name: sample[name] for name in _SAMPLE_SCALARS}, mask=_mask(sample["mask"]))
-            for sample in data["samples"]
-        ),
-        **{name: data[name] for name in _SCALARS},
-    )
-
-
 def _runs(mask: Iterable[int]) -> list[int]:
     """Lengths of the runs of 0 and 1 in turn, beginning with 0."""
     runs = [(value, len(list(run))) for value, run in groupby(mask)]
     return [0] * (bool(runs) and runs[0][0] == 1) + [length for _, length in runs]
-
-
-def _mask(runs: Sequence[int]) -> array:
-    mask = array("b")
-    for at, length in enumerate(runs):
-        mask.extend([at % 2] * length)
-    return mask
 
 
 def _shown(text: bytes) -> str | list[int]:
@@ -284,10 +256,6 @@ def _shown(text: bytes) -> str | list[int]:
         return text.decode("utf-8")
     except UnicodeDecodeError:
         return list(text)
-
-
-def _bytes(shown: str | list[int]) -> bytes:
-    return shown.encode("utf-8") if isinstance(shown, str) else bytes(shown)
 
 
 def _whole(held: bytes) -> tuple[str, bytes]:

@@ -32,7 +32,7 @@ SAME_ROOM = {"assemble": "runtime"}  # two modules that share a line
 
 EVERYWHERE = {"numpy", "orjson"}
 DOORS = {
-    "PIL": {"chat"},
+    "PIL": {"chat", "host"},
     "agentlightning": {"lightning", "testing"},
     "aiohttp": {"engine", "testing"},
     "aiohttp.http_exceptions": {"local", "testing"},

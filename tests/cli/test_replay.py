@@ -40,7 +40,7 @@ def adding(fake_sglang: Any, record: Record) -> Path:
 
 
 def replay(run: Path, *words: str) -> Any:
-    return CliRunner().invoke(main, ["replay", str(run), *words], env={"COLUMNS": "100"})
+    return CliRunner().invoke(main, ["replay", str(run), "--trust", *words], env={"COLUMNS": "100"})
 
 
 def outcomes(run: Path, *words: str, status: int) -> list[dict[str, Any]]:
@@ -279,3 +279,15 @@ def test_a_checkpoint_that_is_elsewhere_is_asked_for(adding: Path, tiny_checkpoi
     done = replay(adding)
     assert done.exit_code == 2 and "/nowhere/model" in done.stderr and "--model DIR" in done.stderr
     assert replay(adding, "--model", str(tiny_checkpoint)).exit_code == 0
+
+
+def test_a_prompt_that_was_blotted_is_said_not_to_replay_exactly(fake_sglang: Any, record: Record) -> None:
+    secret = "ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8"
+    fake_sglang.answer_with(lambda request: "four")
+    run = record("two_turns", [f"use {secret} for it"])
+    shown = CliRunner().invoke(main, ["inspect", str(run), "--execution", "ro"], env={"COLUMNS": "300"}).stdout
+    assert "credentials blotted out (***): " in shown and "cannot be replayed exactly" in shown and secret not in shown
+    (outcome,) = outcomes(run, status=1)
+    assert (outcome["verdict"], outcome["blotted"]) == ("diverged", {"task": 1, "turn 0 prompt": 1})
+    done = replay(run)
+    assert "cannot be replayed exactly" in " ".join(done.stdout.split())

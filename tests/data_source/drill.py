@@ -19,7 +19,7 @@ import httpx
 
 from slime_agl import data_source
 from slime_agl.chat.loader import load_tokenizer
-from slime_agl.host import default_args
+from slime_agl.host import default_args, state_file
 from slime_agl.rollout import generate, shutdown
 from slime_agl.testing.host import make_args
 from slime_agl.testing.sglang import FakeSGLang
@@ -102,16 +102,15 @@ def in_a_fork(directory: Path, order: str, killed: tuple[str, int]) -> int:
     child = os.fork()
     if child == 0:
         globals()["kill_at"] = killed
-        write = data_source._replace
+        write = state_file._write
 
-        def watched(path: Path, content: bytes) -> None:
-            part = path.with_suffix(".part")
-            part.parent.mkdir(exist_ok=True)
+        def watched(part: Path, content: bytes) -> None:
             part.write_bytes(content[:10])
             event("half written")
-            write(path, content)
+            part.unlink()
+            write(part, content)
 
-        data_source._replace = watched
+        state_file._write = watched
         with FakeSGLang() as fake:
             fake.answer_with(lambda request: "ok")
             Run(directory, fake, directory.parent).go(order)
@@ -134,6 +133,7 @@ def drill(directory: Path, order: str, name: str, number: int) -> dict[str, Any]
     left.load(step)
     return {
         "ended": ended,
+        "parts": [part.name for part in directory.rglob("*.part")],
         "weights": weights,
         "left": [[group[0].group_index, group[0].prompt] for group in left.buffer],
         "given": left.sample_group_index,

@@ -19,7 +19,7 @@ from slime_agl.rollout import generate as evaluate
 from slime_agl.rollout import shutdown
 from slime_agl.testing.agents import chat_agent, failing_agent
 from slime_agl.testing.paths import importable
-from slime_agl.trace.record import read_record
+from slime_agl.trace.reading import read_record
 
 Run = Callable[..., Any]
 

@@ -51,6 +51,13 @@ def test_nothing_is_fetched():
     assert reader.sources == []
 
 
+def test_a_browser_is_told_to_fetch_nothing_and_to_show_text_as_it_stands():
+    page = render_page(pairs_of(made(blotted={"task": 1})), title="run")
+    assert "Content-Security-Policy\" content=\"default-src 'none'" in page
+    assert "node.textContent = visible(text)" in page and "innerHTML" not in page
+    assert read(page)[1]["executions"][0]["blotted"] == {"task": 1}
+
+
 def test_what_agents_say_cannot_leave_its_place():
     evil = "</script><script>alert(1)</script><!--"
     page = render_page(pairs_of(made(task={"prompt": evil}, error=evil, failure="agent_error")), title=evil)

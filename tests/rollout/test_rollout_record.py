@@ -10,7 +10,7 @@ from agentlightning.litagent import rollout
 
 from slime_agl.errors import AgentError, ConfigError, RecordError
 from slime_agl.testing.agents import chat_agent
-from slime_agl.trace.record import read_record, read_run
+from slime_agl.trace.reading import read_record, read_run
 from tests.conftest import flat
 
 
@@ -75,18 +75,77 @@ def test_no_key_is_recorded(run_rollout, tmp_path):
     (record,) = read_run(tmp_path)
     assert b"sk-agl" not in record.path.read_bytes()
     execution = record.executions[0]
-    assert execution.failure == "agent_error" and "no access with sk-***" in execution.error
+    assert execution.failure == "agent_error" and "no access with ***" in execution.error
     assert [dimensions for _, dimensions in execution.rewards] == [{"primary": 0.25}]
+    assert execution.blotted == {"error": 1}
+
+
+SECRET = "ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8"
+
+
+def test_a_credential_in_a_prompt_stands_nowhere_in_the_record(fake_sglang, recorded):
+    fake_sglang.answer_with(lambda request: "your key is " + SECRET)
+    record, samples = recorded(chat_agent(), [f"clone it with {SECRET}, please; risk-adjusted-returns-2024"])
+    (execution,) = record.executions
+    assert SECRET not in record.path.read_text()
+    assert execution.task["prompt"] == "clone it with ***, please; risk-adjusted-returns-2024"
+    (turn,) = execution.ledger.turns
+    prompt, answer = ("".join(record.texts(ids)) for ids in (turn.new_ids, turn.output_ids()))
+    assert (
+        SECRET not in prompt + answer and "clone it with" in prompt and "please; risk-adjusted-returns-2024" in prompt
+    )
+    assert execution.blotted == {"task": 1, "turn 0 prompt": 1, "turn 0 output": 1}
+    (sample,) = samples
+    assert len(sample.tokens) == execution.ledger.length(0) and min(sample.tokens) >= 0
+
+
+def test_only_its_owner_may_read_a_record(fake_sglang, recorded, tmp_path):
+    fake_sglang.answer_with(lambda request: "four")
+    record, _ = recorded(chat_agent(), ["a"])
+    assert (record.path.stat().st_mode & 0o777, record.path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    record.path.chmod(0o644)
+    record, _ = recorded(chat_agent(), ["a"])
+    assert record.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_in_the_place_of_a_record_is_not_followed(fake_sglang, recorded, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "run" / "step-000007.jsonl").symlink_to(tmp_path / "precious")
+    with pytest.raises(ConfigError, match="step-000007.jsonl cannot be written"):
+        recorded(chat_agent(), ["a"])
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@rollout
+async def raises_odd_text(task, llm):
+    raise RuntimeError("\udc80 \x1b]52;c;AAAA\x07")
+
+
+def test_text_that_is_no_unicode_does_not_stop_the_run(run_rollout, tmp_path):
+    row = {"prompt": "a", "metadata": {"name": "\udcff", "big": 1 << 90, "deep": nested(400)}}
+    with pytest.raises(AgentError):
+        run_rollout(raises_odd_text, [row], agl={"record_dir": str(tmp_path)})
+    (execution,) = read_run(tmp_path)[0].executions[:1]
+    assert execution.task["name"] == "\\udcff" and "\\udc80" in execution.error
+
+
+def nested(levels):
+    value = "bottom"
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path):
     other = tmp_path / "step-000000.jsonl"
     for text, words in (
-        (b'{"format": "slime_agl.record", "version": 3}\n', "version 3.*reads 'slime_agl.record' versions 1 and 2"),
+        (b'{"format": "slime_agl.record", "version": 4}\n', "version 4.*reads 'slime_agl.record' versions 1, 2, 3"),
         (b"hello\n", "line 1 is not JSON"),
         (b"[]\n", "line 1 is a list"),
         (b"", "holds no whole line"),
-        (b'{"format": "slime_agl.record", "version": 1}\n{"execution": {}}\n', "line 2: KeyError"),
+        (b'{"format": "slime_agl.record", "version": 1, "agl": 5}\n', "line 1: header is int, dict was expected"),
+        (b'{"format": "slime_agl.record", "version": 3, "step": "0"}\n', "line 1: step is str, int was expected"),
     ):
         other.write_bytes(text)
         with pytest.raises(RecordError, match=words):

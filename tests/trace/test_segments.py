@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slime_agl.errors import InvariantError
-from slime_agl.trace.codec import decode_ledger, encode_ledger
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import account, segments
 from slime_agl.trace.turn import Sampled, Turn, logprob_array, token_array
@@ -98,10 +97,3 @@ def test_every_sampled_token_trains_once_or_has_a_reason(held: Ledger):
         start = len(part.prompt_ids())
         assert whole[:start] == part.prompt_ids()
         assert len(whole) == held.length(part.turns[-1].index)
-
-
-@given(trees())
-def test_a_ledger_survives_its_record(held: Ledger):
-    again = decode_ledger(encode_ledger(held))
-    assert again.turns == held.turns
-    assert encode_ledger(again) == encode_ledger(held)

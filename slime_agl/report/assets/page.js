@@ -1,10 +1,12 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
+// Bidirectional controls would make what models say read otherwise than it stands.
+const visible = (text) => String(text).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const make = (tag, className, text) => {
   const node = document.createElement(tag);
   if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
+  if (text !== undefined) node.textContent = visible(text);
   return node;
 };
 const unpack = (text, Type) => {
@@ -237,6 +239,7 @@ const facts = (execution) => {
   fact("mean logprob", number(execution.logprob));
   fact("weights", execution.weights.join(", ") || "unnamed");
   fact("seconds, at the engine", `${execution.seconds.toFixed(2)}, ${execution.engine_seconds.toFixed(2)}`);
+  if (Object.keys(execution.blotted).length) fact("credentials blotted out", Object.entries(execution.blotted).map(([place, n]) => `${place} ×${n}`).join(", "));
   fact("forks", Object.entries(execution.forks).map(([why, n]) => `${why} ×${n}`).join(", ") || "none");
   fact("group, index", `${execution.group ?? "–"}, ${execution.index ?? "–"}`);
   for (const [after, dimensions] of execution.rewards) {

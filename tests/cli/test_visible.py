@@ -1,0 +1,226 @@
+"""No view passes on what a terminal obeys, or reads markup in what a model, an agent, a record or a log says."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slime_agl.chat.report import AuditReport, KindReport
+from slime_agl.cli import audit_report, check_view, demo_report, inspect_view, replay_view, train_demo_report
+from slime_agl.cli.main import main
+from slime_agl.cli.visible import json_line, make_log_visible, visible
+from slime_agl.report.checks import Finding
+from slime_agl.report.divergence import Divergence
+from slime_agl.report.replayed import Replayed
+from tests.report.made import TEXTS, made, run_of
+
+CLI = Path(audit_report.__file__).parent
+# Writes the clipboard, clears the screen by a C1 control, turns text round, hides it, is an odd tag and broken markup.
+EVIL = "\x1b]52;c;AAAA\x07\x9b2J\u202eabc\u2066\u200b\U000e0041\x7f\r[/x][bold][link=http://x]\udc80"
+WITNESS = "]52;c;AAAA"
+# Format characters that are seen: signs around digits, of musical notation, hieroglyphs and shorthand.
+SIGNS = {chr(code) for code in (*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD)}
+SIGNS |= {chr(code) for code in (*range(0x13430, 0x13456), *range(0x1BCA0, 0x1BCA4), *range(0x1D173, 0x1D17B))}
+
+
+def dangerous(text: str) -> set[str]:
+    """Control and format characters, lone surrogates; neither line ends nor what writing systems need."""
+    return {one for one in text if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - set(
+        "\n\t\u200c\u200d"
+    )
+
+
+@given(st.text())
+def test_nothing_dangerous_is_left_and_everything_else_stays(text: str) -> None:
+    assert not dangerous(visible(text))
+    if not dangerous(text):
+        assert visible(text) == text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *range(9),
+        *range(11, 32),
+        *range(127, 160),
+        0xAD,
+        0x61C,
+        *range(0x200B, 0x2010),
+        *range(0x2028, 0x202F),
+        *range(0x2060, 0x2070),
+        0xFEFF,
+        0xD800,
+        0xE0041,
+    ],
+)
+def test_every_control_is_written_out(code: int) -> None:
+    if chr(code) not in "\u200c\u200d":
+        assert visible(f"a{chr(code)}b").isascii() and len(visible(chr(code))) >= 4
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5))
+def test_json_says_the_same_without_them(value: Any) -> None:
+    line = json_line(value)
+    assert json.loads(line) == value and line.count("\n") == 1
+    assert json_line({"a": "\udc80", "b": 1 << 80}) == '{"a": "\\udc80", "b": 1208925819614629174706176}\n'
+
+
+def evil_execution(**facts: Any) -> Any:
+    return made(
+        EVIL, task={EVIL: EVIL}, error=EVIL, rewards=((0, {EVIL: 1.0, "nan": None}),), versions=(EVIL,),
+        spans=({"name": EVIL, "at": 0.0, "seconds": 0.0, "attributes": {EVIL: EVIL}},), blotted={f"turn {EVIL}": 1}, **facts,
+    )  # fmt: skip
+
+
+def evil_record() -> Any:
+    record = run_of(evil_execution(), evil_execution(failure=EVIL), name=f"step-{EVIL}")
+    return type(record)(
+        record.path, record.header, {i: EVIL.encode("utf-8", "replace") for i in TEXTS}, record.executions
+    )
+
+
+def show_run() -> None:
+    record = evil_record()
+    inspect_view.show_run([(record, execution) for execution in record.executions])
+
+
+def show_execution() -> None:
+    record = evil_record()
+    for execution in record.executions:
+        inspect_view.show_execution(record, execution)
+
+
+def show_replayed() -> None:
+    for kind in ("changed", "more", "early"):
+        way = Divergence(kind, 0, 1, EVIL, 1, EVIL, EVIL, ("+++" + EVIL, "-" + EVIL, EVIL))
+        shared = {"step": EVIL, "name": EVIL, "turns": 1, "matched": 0, "attempts": (2, 1), "recorded_failure": EVIL}
+        error = f'  File "{EVIL}"\n{EVIL}'
+        for failure in (EVIL, "refused", ""):
+            outcome = Replayed(
+                **shared, failure=failure, error=error, rewards=({EVIL: 1.0},), recorded_rewards=({EVIL: EVIL},),
+                divergence=way, seconds=0.0, blotted={f"turn {EVIL}": 1},
+            )  # fmt: skip
+            replay_view.show_replayed([outcome])
+
+
+def show_findings() -> None:
+    findings = [Finding(EVIL, verdict, EVIL) for verdict in ("pass", "look", "fail")]
+    for as_json in (False, True):
+        check_view.print_findings(findings, as_json=as_json)
+
+
+def show_audit() -> None:
+    trips = {name: EVIL for name in ("call", "parallel_calls", "reasoning", "reasoning_and_call")}
+    readers = {"tool_calls": EVIL, "reasoning": EVIL}
+    audit_report.show(audit_report.Findings(EVIL, evil_audit(), "append", readers, trips))
+
+
+def evil_audit() -> AuditReport:
+    import dataclasses
+
+    kinds = {}
+    for mode in ("fork", "short", "real"):
+        facts = {item.name: EVIL for item in dataclasses.fields(KindReport)} | {"mode": mode}
+        kinds[EVIL + mode] = SimpleNamespace(**facts, rewrites=lambda reasoning: reasoning)
+    values: dict[str, Any] = {item.name: EVIL for item in dataclasses.fields(AuditReport)}
+    return SimpleNamespace(**values | {"kinds": kinds, "history_kwargs": {EVIL: EVIL}, "stop_tokens": (EVIL,)})
+
+
+def show_demo(monkeypatch: Any, tmp_path: Path) -> None:
+    tokenizer = SimpleNamespace(decode=lambda ids: EVIL)
+    monkeypatch.setattr(demo_report, "load_tokenizer", lambda path: tokenizer)
+    report = demo_report.Report(None)
+    report.started(Path(f"/{EVIL}"), EVIL)
+    report._shown = SimpleNamespace(
+        tokens=[1, 2],
+        response_length=1,
+        loss_mask=[1],
+        index=0,
+        rollout_id=EVIL,
+        reward={EVIL: 1},
+        metadata={"agl": {"turns": 1}},
+    )
+    report.finish(1.0)
+    report.broken(RuntimeError(EVIL))
+
+
+def show_training(monkeypatch: Any, tmp_path: Path) -> None:
+    report = train_demo_report.TrainReport(None)
+    report.started(SimpleNamespace(target=None, title=EVIL), EVIL, 1)
+    report.broken(RuntimeError(EVIL))
+    report.finish()
+
+
+VIEWS: dict[str, list[Callable[..., None]]] = {
+    "inspect_view": [show_run, show_execution],
+    "replay_view": [show_replayed],
+    "check_view": [show_findings],
+    "audit_report": [show_audit],
+    "demo_report": [show_demo],
+    "train_demo_report": [show_training],
+}
+# They print what the user typed, numbers of their own, or through one of the views.
+NO_VIEWS = {
+    "visible",
+    "main",
+    "inspect",
+    "replay",
+    "replay_run",
+    "audit",
+    "doctor",
+    "check",
+    "engine",
+    "waiting",
+    "names",
+}
+
+
+def test_every_module_that_prints_is_here() -> None:
+    """A new view has to be shown hostile text below."""
+    words = ("rich.console", "rich.table", "rich.text", "click.echo", "click.secho", "stdout.write")
+    printing = {path.stem for path in CLI.glob("*.py") if any(word in path.read_text() for word in words)}
+    assert printing - NO_VIEWS == VIEWS.keys()
+
+
+@pytest.mark.parametrize("view", [view for views in VIEWS.values() for view in views])
+@pytest.mark.parametrize("columns", ["60", "200"])
+def test_a_view_shows_hostile_text_and_obeys_none(
+    view: Any, columns: str, capsys: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    view(*([monkeypatch, tmp_path] if view in (show_demo, show_training) else []))
+    told = "".join(capsys.readouterr())
+    assert not dangerous(told), {hex(ord(one)) for one in dangerous(told)}
+    assert WITNESS in told.replace("\n", "") and "[/x]" in told.replace("\n", "")
+
+
+def test_errors_and_notes_of_the_commands_are_visible(tmp_path: Path) -> None:
+    evil = EVIL.replace("/", "|").encode("utf-8", "replace").decode()
+    (tmp_path / f"{evil}.jsonl").write_bytes(b'{"format": "slime_agl.record", "version": 3}\n{\n')
+    for words in (
+        ["inspect", str(tmp_path)],
+        ["inspect", str(tmp_path), "--execution", evil],
+        ["replay", str(tmp_path)],
+    ):
+        done = CliRunner().invoke(main, words)
+        assert not dangerous(done.output) and WITNESS in done.output, words
+
+
+def test_a_log_message_is_visible(monkeypatch: Any) -> None:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    monkeypatch.setattr(logging, "lastResort", handler)
+    make_log_visible()
+    handler.emit(logging.LogRecord("x", logging.WARNING, "", 0, "attempt failed\n%s", (EVIL,), None))
+    assert not dangerous(written.getvalue()) and WITNESS in written.getvalue()
