@@ -131,10 +131,19 @@ def evil_audit() -> AuditReport:
 
     kinds = {}
     for mode in ("fork", "short", "real"):
-        facts = {item.name: EVIL for item in dataclasses.fields(KindReport)} | {"mode": mode}
+        facts = {item.name: EVIL for item in dataclasses.fields(KindReport)} | {"mode": mode, "hides": ()}
         kinds[EVIL + mode] = SimpleNamespace(**facts, rewrites=lambda reasoning: reasoning)
     values: dict[str, Any] = {item.name: EVIL for item in dataclasses.fields(AuditReport)}
-    return SimpleNamespace(**values | {"kinds": kinds, "history_kwargs": {EVIL: EVIL}, "stop_tokens": (EVIL,)})
+    return SimpleNamespace(
+        **values
+        | {
+            "kinds": kinds,
+            "history_kwargs": {EVIL: EVIL},
+            "stop_tokens": (EVIL,),
+            "hidden": (),
+            "missing_stops": (SimpleNamespace(token=EVIL, id=1, advice=lambda: EVIL),),
+        }
+    )
 
 
 def show_demo(monkeypatch: Any, tmp_path: Path) -> None:
