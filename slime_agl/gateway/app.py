@@ -13,7 +13,7 @@ from aiohttp import web
 from slime_agl.chat.renderer import Renderer
 from slime_agl.gateway.address import presented_key
 from slime_agl.gateway.anthropic_messages import AnthropicMessages
-from slime_agl.gateway.calls import Call
+from slime_agl.gateway.calls import Call, Mark
 from slime_agl.gateway.chat_completions import ChatCompletions
 from slime_agl.gateway.completions import Completions
 from slime_agl.gateway.interim import answered
@@ -97,7 +97,7 @@ class _Surface:
             if session.sealed:
                 self._enter(request)
             digest = (type(dialect), len(raw), hash(raw))
-            call = self._sessions.call(session, exchange.turns, digest, marked=_is_retry(request))
+            call = self._sessions.call(session, exchange.turns, digest, Mark.of(request.headers))
             try:
                 if exchange.stream:
                     return await _stream(request, session, call, dialect, exchange)
@@ -209,13 +209,6 @@ def _still_wanted(session: Session, call: Call) -> None:
 def _is_anthropic(request: web.Request) -> bool:
     """Whether the client speaks Anthropic's protocol, which its every request says."""
     return "anthropic-version" in request.headers or request.path.endswith(("/messages", "/messages/count_tokens"))
-
-
-def _is_retry(request: web.Request) -> bool:
-    headers = request.headers
-    if "Idempotency-Key" in headers:
-        return True
-    return headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from slime_agl.engine.base import Engine
 from slime_agl.errors import SlimeAglError
 from slime_agl.gateway.address import may_enter, mint_key
-from slime_agl.gateway.calls import Call
+from slime_agl.gateway.calls import Call, Mark
 from slime_agl.gateway.gate import Gate
 from slime_agl.gateway.refusal import sealed, unknown_attempt, wrong_key
 from slime_agl.gateway.request import TurnRequest
@@ -44,7 +44,7 @@ class Sessions:
     @property
     def in_flight(self) -> int:
         """Calls that are being served, over all attempts."""
-        return sum(len(session.calls.in_flight()) for session in self._open.values())
+        return sum(len(session.calls) for session in self._open.values())
 
     def open(self, spec: SessionSpec) -> str:
         """Let an attempt in; returns its key. Raises SlimeAglError when it is open already."""
@@ -73,15 +73,18 @@ class Sessions:
             raise sealed(rollout_id, attempt_id)
         return session
 
-    def call(
-        self, session: Session, requests: Sequence[TurnRequest], digest: Hashable, *, marked: bool
-    ) -> Call:  # fmt: skip
-        """Start serving the requests of a call, or join the call that they repeat. The caller is counted as waiting."""
-        call = session.calls.find(digest, marked=marked)
+    def call(self, session: Session, requests: Sequence[TurnRequest], digest: Hashable, mark: Mark) -> Call:
+        """Start serving the requests of a call, or join the call that they repeat. The caller is counted as waiting.
+
+        Raises:
+            Refusal: 422, see `Calls.find`.
+        """
+        call = session.calls.find(digest, mark)
         if call is not None:
+            call.tries = max(call.tries, mark.tries)
             session.counters["joined_retries"] += 1
         else:
-            call = session.calls.start(digest, lambda call: self._maker.serve_all(session, requests, call))
+            call = session.calls.start(digest, mark, lambda call: self._maker.serve_all(session, requests, call))
         call.arrive()
         return call
 
