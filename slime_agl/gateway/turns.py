@@ -256,6 +256,7 @@ class TurnMaker:
             self._remember(session, turn, request, prompt, reply)
             session.last_text = reply.text
             session.counters["ill_formed_replies"] += reply.ill_formed
+            session.counters["constrained_turns"] += bool(request.constraint)
         self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, session.ledger)
         shown = session.ledger.shown(turn.index) if request.return_ids else None
         return Answer(turn, without_begun(reply, request.begun or ""), prompt.length, shown)
@@ -318,7 +319,9 @@ class TurnMaker:
         unfinished = turn.finish == LENGTH and not (reply.tool_calls or reply.ill_formed) and bool(reply.text)
         tools = self._shared.tools(request.tools)
         added = tuple(self._shared.message(message) for message in prompt.added)
-        return Node(turn.index, prompt.node, added, reply, tools, request.template_kwargs, last, unfinished)
+        return Node(
+            turn.index, prompt.node, added, reply, tools, request.template_kwargs, last, unfinished, turn.turn_id
+        )
 
 
 def _fork(session: Session, prompt: Prompt) -> str:
