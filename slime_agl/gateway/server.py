@@ -51,6 +51,7 @@ class Gateway:
         self._thread: threading.Thread | None = None
         self._stack = AsyncExitStack()
         self._sessions: Sessions | None = None
+        self._server: web.Server | None = None
         self.url = ""
         self.engine_info = EngineInfo()
 
@@ -148,7 +149,8 @@ class Gateway:
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         self._stack.push_async_callback(self._sessions.close)
-        loop, server, counters = asyncio.get_running_loop(), runner.server, self._sessions.counters
+        loop, counters = asyncio.get_running_loop(), self._sessions.counters
+        server = self._server = runner.server
         try:
             listening = await loop.create_server(
                 lambda: Connection(server, counters, loop), config.host, config.port, backlog=2048
