@@ -88,7 +88,7 @@ async def test_a_long_text_is_not_encoded_to_learn_that_it_is_too_long(bench, fa
 
     monkeypatch.setattr(renderer, "encode", watched)
     await bench.open(context_limit=1000)
-    for text, words in (("a b c " * 5_000, "at least 4"), ("a b c " * 200_000, "1200000 characters")):
+    for text, words in (("a b c " * 5_000, "at least 6667"), ("a b c " * 200_000, "1200000 characters")):
         async with (
             aiohttp.ClientSession(headers={"Authorization": "Bearer dummy"}) as http,
             http.post(f"{bench.url()}/{path}", json={"model": "m"} | PATHS[path](text)) as response,
