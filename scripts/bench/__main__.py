@@ -8,10 +8,12 @@ import inspect
 import logging
 import statistics
 import subprocess
+import sys
 import tempfile
 import typing
 from pathlib import Path
 
+from bench import sessions
 from bench.material import write_material
 from bench.rounds import QUICK, THOROUGH, Figures, measure
 from bench.table import markdown, table
@@ -41,4 +43,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["sessions"]:
+        sessions.main(sys.argv[2:])
+    else:
+        main()

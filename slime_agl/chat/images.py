@@ -56,6 +56,12 @@ class Vision:
         self._processor: Processor | None = None
         self._pictures: OrderedDict[str, Any] = OrderedDict()
 
+    def available(self) -> bool:
+        """Whether there is a processor; loads it."""
+        with self._lock:
+            self._processor = self._processor or self._load()
+            return self._processor is not None
+
     def encode(self, text: str, urls: Sequence[str]) -> tuple[list[int], Media]:
         """Ids of rendered text with every placeholder expanded, and what of it training needs.
 

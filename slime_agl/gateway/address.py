@@ -33,7 +33,8 @@ def may_enter(presented: str, own: str, *, required: bool) -> bool:
     Unless keys are required, a placeholder that this gateway never minted passes (agents are
     written with `api_key="dummy"`), while the key of another attempt does not.
     """
-    if hmac.compare_digest(presented.encode(), own.encode()):
+    # Header values that are not UTF-8 come with their bytes as surrogates.
+    if hmac.compare_digest(presented.encode("utf-8", "surrogateescape"), own.encode()):
         return True
     return not required and not presented.startswith(KEY_PREFIX)
 

@@ -10,6 +10,7 @@ from typing import Any
 from slime_agl.chat.messages import as_object
 from slime_agl.gateway.refusal import bad_field
 from slime_agl.gateway.request import Answer
+from slime_agl.gateway.siblings import TURN
 
 Block = dict[str, Any]
 Message = dict[str, Any]
@@ -50,13 +51,14 @@ def messages_of(messages: Iterable[Message]) -> list[Message]:
 
 
 def _assistant(blocks: list[Block], where: str) -> Message:
-    texts, thoughts, calls = [], [], []
+    texts, thoughts, calls, name = [], [], [], ""
     for at, block in enumerate(blocks):
         kind, place = block.get("type"), f"{where}.content[{at}]"
         if kind == "text":
             texts.append(_text(block, place))
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking") or ""))
+            name = _signed(block.get("signature"))
         elif kind == "tool_use":
             if not isinstance(block.get("name"), str) or not isinstance(block.get("id"), str):
                 raise bad_field(place, f"{place} is a tool_use, so it must have an id and a name")
@@ -69,7 +71,17 @@ def _assistant(blocks: list[Block], where: str) -> Message:
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:
         message["tool_calls"] = calls
+    if name:
+        message[TURN] = name
     return message
+
+
+def _signed(signature: Any) -> str:
+    """The turn that the signature of a thinking block names (see `blocks_of`), '' when it is not one of ours."""
+    try:
+        return base64.b64decode(signature, validate=True).decode("ascii")
+    except (TypeError, ValueError):
+        return ""
 
 
 def _said(role: str, blocks: list[Block], where: str) -> list[Message]:

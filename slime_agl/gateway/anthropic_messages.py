@@ -22,6 +22,8 @@ ERROR_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     409: "invalid_request_error",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
     413: "request_too_large",
     429: "rate_limit_error",
 }

@@ -13,9 +13,11 @@ from aiohttp import web
 from slime_agl.chat.renderer import Renderer
 from slime_agl.gateway.address import presented_key
 from slime_agl.gateway.anthropic_messages import AnthropicMessages
-from slime_agl.gateway.calls import Call
+from slime_agl.gateway.bodies import check_kind, read_body
+from slime_agl.gateway.calls import Call, Mark
 from slime_agl.gateway.chat_completions import ChatCompletions
 from slime_agl.gateway.completions import Completions
+from slime_agl.gateway.door import Door
 from slime_agl.gateway.interim import answered
 from slime_agl.gateway.json_text import json_bytes
 from slime_agl.gateway.models import Models
@@ -29,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 10.0
 CLIENT_GONE = 499
-LARGEST_BODY = 512 * 1024 * 1024
+# Methods that a page can make a browser use without asking, and without a body that would tell.
+READING = frozenset({"GET", "HEAD"})
 ATTEMPT = "/rollout/{rollout_id}/attempt/{attempt_id}"
 # Anthropic's clients put /v1 behind their base URL, also behind one that ends in /v1 already.
 BASES = (ATTEMPT + "/v1", ATTEMPT + "/v1/v1")
@@ -37,10 +40,10 @@ BASES = (ATTEMPT + "/v1", ATTEMPT + "/v1/v1")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def build_app(sessions: Sessions, renderer: Renderer, model: str) -> web.Application:
+def build_app(sessions: Sessions, renderer: Renderer, model: str, door: Door) -> web.Application:
     """The gateway's application. `model` is the name that `/v1/models` lists."""
-    surface = _Surface(sessions, renderer, model)
-    app = web.Application(client_max_size=LARGEST_BODY, middlewares=[surface.errors])
+    surface = _Surface(sessions, renderer, model, door)
+    app = web.Application(middlewares=[surface.errors])
     for base in BASES:
         for path, dialect in surface.dialects.items():
             app.router.add_post(base + path, surface.turns(dialect))
@@ -56,8 +59,8 @@ def build_app(sessions: Sessions, renderer: Renderer, model: str) -> web.Applica
 
 
 class _Surface:
-    def __init__(self, sessions: Sessions, renderer: Renderer, model: str) -> None:
-        self._sessions, self._models = sessions, Models(model)
+    def __init__(self, sessions: Sessions, renderer: Renderer, model: str, door: Door) -> None:
+        self._sessions, self._models, self._door = sessions, Models(model), door
         self._openai = ChatCompletions(model, renderer.token_bytes)
         self._anthropic = AnthropicMessages(model)
         self.dialects: dict[str, Dialect] = {
@@ -69,8 +72,11 @@ class _Surface:
 
     @web.middleware
     async def errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Word every failure as the protocol of the request does."""
+        """Let requests in, and word every failure as the protocol of the request does."""
+        connection = request.protocol
+        connection.serving = True
         try:
+            self._door.check(request.headers)
             return await handler(request)
         except Refusal as error:
             refusal = error
@@ -82,6 +88,8 @@ class _Surface:
             return web.Response(status=CLIENT_GONE)
         except Exception as error:  # the last boundary before the agent
             refusal = _failed(request, error)
+        finally:
+            connection.serving, connection.heard = False, 0
         dialect = self._anthropic if _is_anthropic(request) else self._openai
         # The OpenAI and Anthropic clients obey x-should-retry; without it they repeat every 409 and 5xx.
         headers = {"x-should-retry": "true" if refusal.retry else "false"}
@@ -92,32 +100,75 @@ class _Surface:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             session = self._enter(request)
-            raw = await _body(request)
-            exchange = dialect.read(_parsed(raw), session)
-            if session.sealed:
-                self._enter(request)
-            digest = (type(dialect), len(raw), hash(raw))
-            call = self._sessions.call(session, exchange.turns, digest, marked=_is_retry(request))
+            size, limit = await self._size(request, session)
+            await session.served.enter(size)
             try:
-                if exchange.stream:
-                    return await _stream(request, session, call, dialect, exchange)
-                answers = await answered(request, call)
-                _still_wanted(session, call)
-                response = _json(exchange.body(answers))
-                await response.prepare(request)
-                await response.write_eof()
-                call.settle()
-                return response
+                raw = await self._body(request, session, limit)
+                session.served.resize(size, len(raw))
+                size = len(raw)
+                exchange = dialect.read(_parsed(raw), session)
+                session.bounds.check_turns(exchange.turns)
+                if session.sealed:
+                    self._enter(request)
+                digest = (type(dialect), size, hash(raw))
+                del raw
+                call = self._sessions.call(session, exchange.turns, digest, Mark.of(request.headers))
+                return await self._answer(request, session, call, dialect, exchange)
             finally:
-                if not call.delivered:
-                    call.leave(self._sessions.give_up)
+                session.served.leave(size)
 
         return handle
 
+    async def _answer(
+        self, request: web.Request, session: Session, call: Call, dialect: Dialect, exchange: Exchange
+    ) -> web.StreamResponse:
+        try:
+            if exchange.stream:
+                return await _stream(request, session, call, dialect, exchange)
+            answers = await answered(request, call)
+            _still_wanted(session, call)
+            response = _json(exchange.body(answers))
+            await response.prepare(request)
+            await response.write_eof()
+            call.settle()
+            return response
+        finally:
+            if not call.delivered:
+                call.leave(self._sessions.give_up)
+
     async def count_tokens(self, request: web.Request) -> web.Response:
         session = self._enter(request)
-        asked = self._anthropic.read_count(_parsed(await _body(request)))
-        return _json({"input_tokens": await self._sessions.count(session, asked)})
+        size, limit = await self._size(request, session)
+        await session.served.enter(size)
+        try:
+            asked = self._anthropic.read_count(_parsed(await self._body(request, session, limit)))
+            session.bounds.check_turns([asked])
+            return _json({"input_tokens": await self._sessions.count(session, asked)})
+        finally:
+            session.served.leave(size)
+
+    async def _size(self, request: web.Request, session: Session) -> tuple[int, int]:
+        """Bytes to reserve for a request's body, and most that it may have.
+
+        Raises:
+            Refusal: 415 for anything but plain JSON, 400 for a body that the context cannot hold.
+        """
+        check_kind(request)
+        bounds, size = session.bounds, request.content_length
+        if size is not None and size <= bounds.body:
+            return size, bounds.body
+        images = await self._sessions.shows_images(session)
+        limit = bounds.with_images if images else bounds.body
+        if size is not None and size > limit:
+            raise session.overflowed(bounds.too_large(size, images))
+        return (bounds.body if size is None else size), limit
+
+    async def _body(self, request: web.Request, session: Session, limit: int) -> bytes:
+        raw = await read_body(request, limit)
+        if raw is None:
+            raise session.overflowed(session.bounds.too_large(limit + 1, limit > session.bounds.body))
+        session.bounds.check_structure(raw)
+        return raw
 
     async def response(self, request: web.Request) -> web.Response:
         return _json(stored_response(self._enter(request).stored, request.match_info["response_id"]).body)
@@ -149,7 +200,10 @@ class _Surface:
 
     def _enter(self, request: web.Request) -> Session:
         ids = request.match_info
-        return self._sessions.enter(ids["rollout_id"], ids["attempt_id"], presented_key(request.headers))
+        key = presented_key(request.headers)
+        # Without a key a browser can be made to read; with one, or to send JSON, it would have to ask first.
+        placeholder = bool(key) or request.method not in READING
+        return self._sessions.enter(ids["rollout_id"], ids["attempt_id"], key, placeholder=placeholder)
 
 
 async def _stream(
@@ -182,15 +236,8 @@ async def _stream(
 
 def _failed(request: web.Request, error: Exception) -> Refusal:
     """A 500 that the agent should not repeat; we get the traceback."""
-    logger.error("a request to %s failed", request.path, exc_info=error)
+    logger.error("a request to %r failed", request.path, exc_info=error)
     return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
-
-
-async def _body(request: web.Request) -> bytes:
-    try:
-        return await request.read()
-    except web.RequestPayloadError as error:
-        raise Refusal(400, f"the request body cannot be read: {error}") from error
 
 
 def _parsed(raw: bytes) -> Any:
@@ -209,13 +256,6 @@ def _still_wanted(session: Session, call: Call) -> None:
 def _is_anthropic(request: web.Request) -> bool:
     """Whether the client speaks Anthropic's protocol, which its every request says."""
     return "anthropic-version" in request.headers or request.path.endswith(("/messages", "/messages/count_tokens"))
-
-
-def _is_retry(request: web.Request) -> bool:
-    headers = request.headers
-    if "Idempotency-Key" in headers:
-        return True
-    return headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

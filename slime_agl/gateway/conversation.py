@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slime_agl.chat.messages import Reply, normalise, reply_message, same_message, same_reply, wire_message
+from slime_agl.gateway.siblings import continued
 
 Message = dict[str, Any]
 
@@ -16,7 +17,7 @@ class Node:
     """A committed turn: the messages added since its parent, as the agent sent them, and its reply.
 
     unfinished: the length limit cut the turn within its text, so that more of it can be sampled.
-    echo: the reply as the agent last sent it back, when it did so in other words than ours.
+    echo: the reply as the agent last sent it back, when it did so in other words than ours. turn_id: the answer's id.
     """
 
     index: int
@@ -27,6 +28,7 @@ class Node:
     kwargs: Mapping[str, Any]
     last_id: int | None
     unfinished: bool = False
+    turn_id: str = ""
     children: list[Node] = field(default_factory=list)
     echo: Message | None = None
 
@@ -104,7 +106,7 @@ class Conversation:
         self, messages: Sequence[Message], tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]
     ) -> Match:
         """Find the deepest turn of which `messages` is a continuation, under the same tools and template variables."""
-        best: Node | None = None
+        found: list[Node] = []
         consumed = 0
         stack = [(root, 0) for root in self.roots if root.tools == tools and root.kwargs == kwargs]
         while stack:
@@ -112,16 +114,20 @@ class Conversation:
             end = self._end_of(node, messages, at)
             if end is None:
                 continue
-            if end > consumed or (end == consumed and best is not None and best.children and not node.children):
-                best, consumed = node, end
+            if end > consumed:
+                found, consumed = [node], end
+            elif end == consumed:
+                found.append(node)
             stack.extend((child, end) for child in node.children)
+        best = continued(found, messages) if found else None
         new = tuple(messages[consumed:])
         return Match(best, new, self._fork(best, messages, new, tools, kwargs))
 
     def unfinished(
         self, messages: Sequence[Message], tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], text: str
     ) -> Node | None:
-        """Find the latest unfinished turn that answered `messages` and whose text `text` begins with."""
+        """Find the unfinished turn that answered `messages` and with most of whose text `text` begins; of equal ones the
+        latest."""
         found: list[Node] = []
         stack = [(root, 0) for root in self.roots if root.tools == tools and root.kwargs == kwargs]
         while stack:
@@ -131,7 +137,7 @@ class Conversation:
                 found.append(node)
             end = self._end_of(node, messages, at)
             stack.extend((child, end) for child in node.children if end is not None)
-        return max(found, key=lambda node: node.index, default=None)
+        return max(found, key=lambda node: (len(node.reply.text), node.index), default=None)
 
     def _end_of(self, node: Node, messages: Sequence[Message], at: int) -> int | None:
         """Position after the node's reply in `messages`, or None when they do not tell the node's story."""

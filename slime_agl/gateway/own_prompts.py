@@ -58,7 +58,8 @@ class OwnPrompts:
         the one that was sampled: that is a new root, made of the very ids up to there.
         """
         best = Start(fork="new_conversation") if self.roots else Start()
-        stack = [(root, 0) for root in self.roots]
+        # The first of equal answers is met first, and stays unless another one is still to be continued.
+        stack = [(root, 0) for root in reversed(self.roots)]
         while stack:
             node, at = stack.pop()
             said_at = at + len(node.added)
@@ -66,9 +67,10 @@ class OwnPrompts:
                 continue
             if prompt.startswith(node.whole, said_at):
                 end = said_at + len(node.whole)
-                if end > best.rest:
+                taken = best.node is not None and best.node.children and not node.children
+                if end > best.rest or (end == best.rest and taken):
                     best = Start(parent=node.index, node=node, rest=end)
-                stack.extend((child, end) for child in node.children)
+                stack.extend((child, end) for child in reversed(node.children))
             elif said_at + len(node.shown) > best.rest:
                 best = _cut(node, said_at, ledger, decode)
         return best
@@ -85,17 +87,19 @@ def _cut(node: TextNode, said_at: int, ledger: Ledger, decode: Callable[[list[in
 
 
 def longest_held(ledger: Ledger, prompt: tuple[int, ...]) -> int | None:
-    """The deepest answered turn whose prompt and output `prompt` begins with."""
+    """The deepest answered turn whose prompt and output `prompt` begins with; of equal ones the first that has not been
+    continued, or the first of all."""
     ids = token_array(prompt)
     best, longest = None, 0
-    stack: list[tuple[int, int]] = [(root, 0) for root in ledger.children(None)]
+    stack: list[tuple[int, int]] = [(root, 0) for root in reversed(ledger.children(None))]
     while stack:
         index, at = stack.pop()
         turn = ledger.turns[index]
         own = turn.new_ids + turn.output_ids()
         if turn.untrained or ids[at : at + len(own)] != own:
             continue
-        if ledger.length(index) > longest:
-            best, longest = index, ledger.length(index)
-        stack.extend((child, ledger.length(index)) for child in ledger.children(index))
+        length, children = ledger.length(index), ledger.children(index)
+        if length > longest or (length == longest and ledger.children(best) and not children):
+            best, longest = index, length
+        stack.extend((child, length) for child in reversed(children))
     return best

@@ -35,11 +35,22 @@ def bad_field(param: str, message: str) -> Refusal:
     return Refusal(400, message, param=param)
 
 
-def context_overflow(prompt: int, limit: int) -> Refusal:
-    """400 context_length_exceeded: the prompt leaves no room for an answer."""
+def context_overflow(prompt: int, limit: int, *, least: bool = False) -> Refusal:
+    """400 context_length_exceeded: the prompt leaves no room for an answer. least: it has `prompt` tokens or more."""
     return Refusal(
         400,
-        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {prompt} tokens.",
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in "
+        f"{'at least ' if least else ''}{prompt} tokens.",
+        code=CONTEXT_OVERFLOW,
+        param="messages",
+    )
+
+
+def overlong(what: str, most: int, unit: str, limit: int) -> Refusal:
+    """400 context_length_exceeded for what is not even encoded: it is larger than all that the context can hold."""
+    return Refusal(
+        400,
+        f"This model's maximum context length is {limit} tokens. However, you sent {what}; at most {most} {unit} can fit.",
         code=CONTEXT_OVERFLOW,
         param="messages",
     )

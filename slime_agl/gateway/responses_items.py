@@ -10,6 +10,7 @@ from typing import Any
 from slime_agl.gateway.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.refusal import bad_field
 from slime_agl.gateway.request import Answer
+from slime_agl.gateway.siblings import TURN
 from slime_agl.gateway.stored import Item
 from slime_agl.trace.turn import LENGTH
 
@@ -17,6 +18,8 @@ Message = dict[str, Any]
 
 # Ids of calls that this gateway made: all calls of one turn share what stands before the last two digits.
 _MINTED = re.compile(r"(c\d{6})\d\d")
+# Items that this gateway made name their turn: hex digits, behind a prefix; a call's number follows.
+_ITEM_ID = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{18})\d*")
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
@@ -53,6 +56,7 @@ class _Telling:
             self._message(item, where)
         elif kind == "reasoning":
             self._start(reasoning_content="\n".join(_texts(item.get("content") or item.get("summary") or [], where)))
+            self._name(item)
         elif kind == "function_call":
             self._call(item, where)
         elif kind == "function_call_output":
@@ -73,6 +77,7 @@ class _Telling:
         if self._answer is None or self._answer.get("content") is not None or "tool_calls" in self._answer:
             self._start()
         self._answer["content"] = text
+        self._name(item)
 
     def _call(self, item: Item, where: str) -> None:
         if not isinstance(item.get("name"), str) or not isinstance(item.get("call_id"), str):
@@ -84,6 +89,12 @@ class _Telling:
         }
         answer = self._answer or self._same_turn(item["call_id"]) or self._start()
         answer.setdefault("tool_calls", []).append(call)
+
+    def _name(self, item: Item) -> None:
+        """Note which turn the answer is, when its item says so."""
+        found = _ITEM_ID.fullmatch(item["id"]) if isinstance(item.get("id"), str) else None
+        if found:
+            self._answer[TURN] = found[1]
 
     def _same_turn(self, call_id: str) -> Message | None:
         """The message with the other calls of the turn that made `call_id`, when outputs stand between them."""

@@ -15,7 +15,7 @@ from slime_agl.gateway.calls import Call
 from slime_agl.gateway.held_prompts import ids_json, joined_json
 from slime_agl.gateway.refusal import bad_field, context_overflow
 from slime_agl.gateway.request import TurnRequest
-from slime_agl.gateway.session import Session
+from slime_agl.gateway.session import Session, SessionSpec
 from slime_agl.gateway.stops import Stops
 from slime_agl.trace.turn import ABORT, LENGTH, Sampled
 
@@ -76,6 +76,11 @@ class Sampler:
     ) -> None:
         self._engine, self._policy, self._context_limit, self._decode = engine, policy, context_limit, decode
 
+    def context(self, spec: SessionSpec) -> int | None:
+        """Most tokens of a sequence of an attempt, None when unknown."""
+        limits = [limit for limit in (spec.context_limit, self._context_limit) if limit is not None]
+        return min(limits) if limits else None
+
     def params(self, session: Session, request: TurnRequest, prompt_length: int) -> dict[str, Any]:
         """SGLang sampling parameters of a turn.
 
@@ -83,13 +88,12 @@ class Sampler:
             Refusal: the prompt leaves no room under the context limit.
         """
         spec = session.spec
-        limits = [limit for limit in (spec.context_limit, self._context_limit) if limit is not None]
+        context = self.context(spec)
         rooms = [limit for limit in (spec.response_limit, request.max_tokens) if limit is not None]
-        if limits:
-            if prompt_length >= min(limits):
-                session.counters["context_overflow"] += 1
-                raise context_overflow(prompt_length, min(limits))
-            rooms.append(min(limits) - prompt_length)
+        if context is not None:
+            if prompt_length >= context:
+                raise session.overflowed(context_overflow(prompt_length, context))
+            rooms.append(context - prompt_length)
         if not rooms:
             raise bad_field(
                 "max_tokens",

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -20,6 +21,8 @@ from slime_agl.engine.base import Engine, EngineInfo
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.gateway.address import is_loopback
 from slime_agl.gateway.app import build_app
+from slime_agl.gateway.connections import Connection, watch
+from slime_agl.gateway.door import Door
 from slime_agl.gateway.sampling import Sampler
 from slime_agl.gateway.session import SealedSession, SessionSpec
 from slime_agl.gateway.sessions import Sessions
@@ -27,9 +30,6 @@ from slime_agl.gateway.turns import TurnMaker, TurnSink
 from slime_agl.loops import LoopThread
 
 logger = logging.getLogger(__name__)
-
-# Agents keep connections in a pool between turns; closing them early would race with their next request.
-KEEPALIVE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Gateway:
         self._loop: LoopThread | None = None
         self._stack = AsyncExitStack()
         self._sessions: Sessions | None = None
+        self._server: web.Server | None = None
         self.url = ""
         self.engine_info = EngineInfo()
 
@@ -137,30 +138,38 @@ class Gateway:
             sampler=sampler, renderer=parts.renderer, delta=parts.delta, parser=parts.parser, sink=parts.sink
         )
         self._stack.callback(maker.close)
-        keys_required = config.auth == "required" or not is_loopback(config.host)
-        self._sessions = Sessions(maker, parts.engine, keys_required=keys_required)
-        app = build_app(self._sessions, parts.renderer, parts.model)
-        runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0,
-            keepalive_timeout=KEEPALIVE_SECONDS,
-        )  # fmt: skip
+        self._sessions = Sessions(maker, parts.engine, keys_required=_keys_required(config))
+        app = build_app(self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url))
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         self._stack.push_async_callback(self._sessions.close)
-        site = web.TCPSite(runner, config.host, config.port, backlog=2048)
+        loop, counters = asyncio.get_running_loop(), self._sessions.counters
+        server = self._server = runner.server
         try:
-            await site.start()
+            listening = await loop.create_server(
+                lambda: Connection(server, counters, loop), config.host, config.port, backlog=2048
+            )
         except OSError as error:
             raise ConfigError(
                 f"the gateway cannot bind {config.host}:{config.port} ({error.strerror or error}); "
                 "set agl.gateway.port to a free port, or to 0 to take any"
             ) from error
-        port = runner.addresses[0][1]
+        self._stack.callback(listening.close)
+        watching = asyncio.ensure_future(watch(server))
+        self._stack.callback(watching.cancel)
+        port = listening.sockets[0].getsockname()[1]
         self.url = (config.public_url or f"http://{_in_url(config.host)}:{port}").rstrip("/")
 
 
 def _exited(error: BaseException) -> None:
     logger.error("%s was raised on the event loop of the gateway, which goes on", type(error).__name__, exc_info=error)
+
+
+def _keys_required(config: GatewayConfig) -> bool:
+    """Whether placeholders are refused: asked for, or other machines reach the gateway."""
+    public = urlsplit(config.public_url).hostname if config.public_url else None
+    return config.auth == "required" or not all(is_loopback(host) for host in (config.host, public) if host)
 
 
 async def _later(value: Any) -> Any:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from slime_agl.errors import InvariantError
+from slime_agl.gateway.bodies import Bounds, Served
 from slime_agl.gateway.calls import Calls
 from slime_agl.gateway.conversation import Conversation, Node
 from slime_agl.gateway.gate import Gate
 from slime_agl.gateway.held_prompts import HeldPrompts
 from slime_agl.gateway.own_prompts import OwnPrompts
+from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.stored import StoredResponses
 from slime_agl.trace.ledger import Ledger
 
@@ -55,10 +57,12 @@ class SealedSession:
 class Session:
     """Owner of one attempt's state. Lives on the gateway's event loop."""
 
-    def __init__(self, spec: SessionSpec, key: str, gate: Gate) -> None:
+    def __init__(self, spec: SessionSpec, key: str, gate: Gate, bounds: Bounds) -> None:
         self.spec = spec
         self.key = key
         self.gate = gate
+        self.bounds = bounds
+        self.served = Served()
         self.ledger = Ledger(spec.rollout_id, spec.attempt_id)
         self.conversation = Conversation()
         self.own_prompts = OwnPrompts()
@@ -78,6 +82,11 @@ class Session:
     def request_id(self) -> str:
         """A new id for an engine request; none is the beginning of another."""
         return f"{self.spec.attempt_id}-{self.nonce}-{next(self._asked):06d}"
+
+    def overflowed(self, refusal: Refusal) -> Refusal:
+        """Count a request that the context cannot hold; returns its refusal."""
+        self.counters["context_overflow"] += 1
+        return refusal
 
     def leave(self) -> SealedSession:
         messages = self.last.shown() if self.last is not None else []

@@ -10,7 +10,8 @@ from collections.abc import Hashable, Sequence
 from slime_agl.engine.base import Engine
 from slime_agl.errors import SlimeAglError
 from slime_agl.gateway.address import may_enter, mint_key
-from slime_agl.gateway.calls import Call
+from slime_agl.gateway.bodies import Bounds
+from slime_agl.gateway.calls import Call, Mark
 from slime_agl.gateway.gate import Gate
 from slime_agl.gateway.refusal import sealed, unknown_attempt, wrong_key
 from slime_agl.gateway.request import TurnRequest
@@ -36,6 +37,7 @@ class Sessions:
         self._ended: OrderedDict[Name, None] = OrderedDict()
         self._aborting: set[asyncio.Future[None]] = set()
         self._gates: dict[str, Gate] = {}
+        self._bounds: dict[int | None, Bounds] = {}
         self.counters: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -44,19 +46,21 @@ class Sessions:
     @property
     def in_flight(self) -> int:
         """Calls that are being served, over all attempts."""
-        return sum(len(session.calls.in_flight()) for session in self._open.values())
+        return sum(len(session.calls) for session in self._open.values())
 
     def open(self, spec: SessionSpec) -> str:
         """Let an attempt in; returns its key. Raises SlimeAglError when it is open already."""
         name = (spec.rollout_id, spec.attempt_id)
         if name in self._open or name in self._ended:
             raise SlimeAglError(f"attempt {spec.attempt_id} of rollout {spec.rollout_id} was opened before")
-        session = Session(spec, mint_key(), self._gate(spec.lane))
+        tokens = self._maker.context(spec)
+        bounds = self._bounds.get(tokens) or self._bounds.setdefault(tokens, Bounds(tokens))
+        session = Session(spec, mint_key(), self._gate(spec.lane), bounds)
         self._open[name] = session
         return session.key
 
-    def enter(self, rollout_id: str, attempt_id: str, key: str) -> Session:
-        """The session a request belongs to.
+    def enter(self, rollout_id: str, attempt_id: str, key: str, *, placeholder: bool = True) -> Session:
+        """The session a request belongs to. placeholder: unless keys are required, none of ours is as good as the key.
 
         Raises:
             Refusal: 404 for an attempt never opened, 409 for one that ended, 401 for a key of another.
@@ -66,24 +70,31 @@ class Sessions:
             ended = (rollout_id, attempt_id) in self._ended
             self.counters["late_requests"] += ended
             raise (sealed if ended else unknown_attempt)(rollout_id, attempt_id)
-        if not may_enter(key, session.key, required=self._keys_required):
+        if not may_enter(key, session.key, required=self._keys_required or not placeholder):
             raise wrong_key()
         if session.sealed:
             self.counters["late_requests"] += 1
             raise sealed(rollout_id, attempt_id)
         return session
 
-    def call(
-        self, session: Session, requests: Sequence[TurnRequest], digest: Hashable, *, marked: bool
-    ) -> Call:  # fmt: skip
-        """Start serving the requests of a call, or join the call that they repeat. The caller is counted as waiting."""
-        call = session.calls.find(digest, marked=marked)
+    def call(self, session: Session, requests: Sequence[TurnRequest], digest: Hashable, mark: Mark) -> Call:
+        """Start serving the requests of a call, or join the call that they repeat. The caller is counted as waiting.
+
+        Raises:
+            Refusal: 422, see `Calls.find`.
+        """
+        call = session.calls.find(digest, mark)
         if call is not None:
+            call.tries = max(call.tries, mark.tries)
             session.counters["joined_retries"] += 1
         else:
-            call = session.calls.start(digest, lambda call: self._maker.serve_all(session, requests, call))
+            call = session.calls.start(digest, mark, lambda call: self._maker.serve_all(session, requests, call))
         call.arrive()
         return call
+
+    async def shows_images(self, session: Session) -> bool:
+        """Whether the model is shown images; loads what that takes, for a request of this session."""
+        return await self._maker.shows_images(session)
 
     async def count(self, session: Session, request: TurnRequest) -> int:
         """Tokens that the engine would be shown for a request; nothing is sampled. Raises Refusal."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from slime_agl.chat.delta import Continuation, Delta, DeltaEncoder, Fork
 from slime_agl.chat.images import images_of
@@ -22,12 +21,15 @@ from slime_agl.errors import EngineError, EngineRejected, InvariantError, Templa
 from slime_agl.gateway.begun import without_begun
 from slime_agl.gateway.calls import Call
 from slime_agl.gateway.conversation import Context, Match, Message, Node
+from slime_agl.gateway.encoders import Encoders
 from slime_agl.gateway.held_prompts import ids_json, joined_json
+from slime_agl.gateway.json_text import json_bytes
+from slime_agl.gateway.length import HEAD_PER_TOKEN, check_length
 from slime_agl.gateway.own_prompts import Start, TextNode, longest_held
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
 from slime_agl.gateway.request import ANY_TOOL, Answer, TurnRequest
 from slime_agl.gateway.sampling import Draft, Sampler
-from slime_agl.gateway.session import Session
+from slime_agl.gateway.session import Session, SessionSpec
 from slime_agl.gateway.shared import Shared
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import LENGTH, STOP, Media, Turn, token_array
@@ -35,7 +37,10 @@ from slime_agl.trace.turn import LENGTH, STOP, Media, Turn, token_array
 THINK = "<think>"
 OPENINGS_HELD = 1024
 # Letters said in a prompt, and tools, that are rendered and encoded in about the time that a thread takes to begin.
-SHORT_PROMPT, FEW_TOOLS = 4000, 16
+SHORT_PROMPT, FEW_TOOLS, LONG_TOOLS = 4000, 16, 40_000
+# Letters of a continuation, whose template need not be run.
+SHORT_DELTA = 40_000
+T = TypeVar("T")
 
 
 class TurnSink(Protocol):
@@ -74,10 +79,21 @@ class TurnMaker:
         self._sampler, self._renderer, self._delta, self._parser, self._sink = sampler, renderer, delta, parser, sink
         self._shared = Shared()
         self._openings: dict[bytes, bool] = {}
-        self._encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="agl-encode")
+        self._encoders = Encoders()
+        self._images: bool | None = None
 
     def close(self) -> None:
-        self._encoders.shutdown(wait=False, cancel_futures=True)
+        self._encoders.close()
+
+    def context(self, spec: SessionSpec) -> int | None:
+        """Most tokens of a sequence of an attempt, None when unknown."""
+        return self._sampler.context(spec)
+
+    async def shows_images(self, session: Session) -> bool:
+        """Whether there is a processor for images; loads it the first time."""
+        if self._images is None:
+            self._images = await self._encoders.run(session, self._renderer.vision.available)
+        return self._images
 
     async def serve(self, session: Session, request: TurnRequest, call: Call) -> list[Answer]:
         """Sample `request.n` turns and commit them.
@@ -146,27 +162,52 @@ class TurnMaker:
             return await self._text_prompt(session, request, request.prompt)
         if request.prompt is not None:
             return self._ids_prompt(session, request.prompt)
-        if request.begun is not None and (prompt := self._resumed(session, request, request.begun)):
+        if request.begun is not None and (prompt := await self._resumed(session, request, request.begun)):
             return prompt
         tools = self._shared.tools(request.tools)
         match = session.conversation.match(request.messages, tools, request.template_kwargs)
         prompt = await self._chat_prompt(session, request, match)
         return self._opened(prompt, request) if request.forced else prompt
 
-    def _resumed(self, session: Session, request: TurnRequest, begun: str) -> Prompt | None:
+    async def _resumed(self, session: Session, request: TurnRequest, begun: str) -> Prompt | None:
         """The prompt that goes on with a turn of ours: its ids as sampled, and the ids of what the agent wrote after."""
         node = session.conversation.unfinished(request.messages, request.tools, request.template_kwargs, begun)
         if node is None:
             return None
-        written = token_array(self._renderer.encode(begun[len(node.reply.text) :]))
+        written = token_array(await self._encoded(session, begun[len(node.reply.text) :]))
         return self._extended(session, node.index, written, node=node.parent, added=node.added, begun=begun)
 
     async def _text_prompt(self, session: Session, request: TurnRequest, text: str) -> Prompt:
         start = session.own_prompts.start(text, session.ledger, self._renderer.decode)
         fresh = start.parent is None and not start.head
-        encode = partial(self._renderer.encode, add_special_tokens=fresh and request.add_special_tokens)
-        rest = await asyncio.get_running_loop().run_in_executor(self._encoders, encode, text[start.rest :])
+        rest = await self._encoded(session, text[start.rest :], special=fresh and request.add_special_tokens)
         return self._extended(session, start.parent, start.head + token_array(rest), fork=start.fork, start=start)
+
+    async def _encoded(self, session: Session, text: str, *, special: bool = False) -> Sequence[int]:
+        """The ids of a text, encoded off the loop unless it is short."""
+        encode = partial(self._renderer.encode, text, add_special_tokens=special)
+        if len(text) < SHORT_PROMPT:
+            return encode()
+        return await self._off_loop(session, encode, len(text), text)
+
+    async def _off_loop(self, session: Session, work: Callable[[], T], said: int, *texts: str) -> T:
+        """Render or encode what says `said` characters, of which `texts` are most, on a thread.
+
+        Raises:
+            Refusal: 400 context_length_exceeded, where the first of it is seen to be more than the context holds.
+        """
+        tokens = session.bounds.tokens
+        if said <= HEAD_PER_TOKEN * tokens:
+            return await self._encoders.run(session, work)
+
+        def checked() -> T:
+            check_length(texts, tokens, self._renderer.encode)
+            return work()
+
+        try:
+            return await self._encoders.run(session, checked)
+        except Refusal as refusal:
+            raise session.overflowed(refusal) from None
 
     def _ids_prompt(self, session: Session, ids: tuple[int, ...]) -> Prompt:
         parent = longest_held(session.ledger, ids)
@@ -196,7 +237,11 @@ class TurnMaker:
         normal, fork = normalise(list(match.new)), match.fork
         begun = request.begun or ""
         if (node := match.node) is not None:
-            delta = await self._continue(node, normal, request)
+            try:
+                delta = await self._continue(session, node, normal, request)
+            except Refusal:
+                session.ledger.full.add(node.index)
+                raise
             if isinstance(delta, Delta):
                 session.counters["rendered_deltas"] += delta.rendered
                 return self._extended(
@@ -205,20 +250,26 @@ class TurnMaker:
                 )  # fmt: skip
             fork = delta.reason
             normal = [*Context(node), reply_message(node.reply), *normal]
-        ids, media = await self._encode(normal, request)
+        ids, media = await self._encode(session, normal, request)
         added = tuple(request.messages)
         return self._extended(session, None, token_array(ids), fork=fork, added=added, media=media, begun=begun)
 
-    async def _continue(self, node: Node, normal: list[Message], request: TurnRequest) -> Delta | Fork:
+    async def _continue(
+        self, session: Session, node: Node, normal: list[Message], request: TurnRequest
+    ) -> Delta | Fork:
         kwargs = dict(request.template_kwargs)
         going_on = Continuation(
             Context(node), node.reply, normal, node.tools, kwargs, node.last_id, request.begun
         )  # fmt: skip
-        if self._delta.quick(going_on) and not images_of(normal):
+        texts = _texts(normal)
+        said = sum(map(len, texts))
+        if said < SHORT_DELTA and self._delta.quick(going_on) and not images_of(normal):
             return self._delta.delta(going_on)
-        return await asyncio.get_running_loop().run_in_executor(self._encoders, self._delta.delta, going_on)
+        return await self._off_loop(session, partial(self._delta.delta, going_on), said, *texts)
 
-    async def _encode(self, messages: list[Message], request: TurnRequest) -> tuple[list[int], Media | None]:
+    async def _encode(
+        self, session: Session, messages: list[Message], request: TurnRequest
+    ) -> tuple[list[int], Media | None]:
         """Render and encode a whole prompt; off the loop, unless that takes longer than doing it here."""
         kwargs = dict(request.template_kwargs)
 
@@ -229,10 +280,15 @@ class TurnMaker:
                 text = render_open(self._renderer, messages, request.begun, request.tools, kwargs)
             return self._renderer.shown(text, messages)
 
-        said = sum(len(message["content"]) for message in messages)
-        if said < SHORT_PROMPT and len(request.tools or ()) <= FEW_TOOLS and not images_of(messages):
-            return encode()
-        return await asyncio.get_running_loop().run_in_executor(self._encoders, encode)
+        texts = _texts(messages)
+        said = sum(map(len, texts))
+        if request.tools:
+            texts.append(json_bytes(request.tools).decode("utf-8", "replace"))
+        whole = said + sum(map(len, texts[len(messages) :]))
+        if said < SHORT_PROMPT and whole < LONG_TOOLS and len(request.tools or ()) <= FEW_TOOLS:
+            if not images_of(messages):
+                return encode()
+        return await self._off_loop(session, encode, whole, *texts)
 
     def _commit(self, session: Session, request: TurnRequest, prompt: Prompt, draft: Draft, reason: str) -> Answer:
         turn = Turn(
@@ -256,6 +312,7 @@ class TurnMaker:
             self._remember(session, turn, request, prompt, reply)
             session.last_text = reply.text
             session.counters["ill_formed_replies"] += reply.ill_formed
+            session.counters["constrained_turns"] += bool(request.constraint)
         self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, session.ledger)
         shown = session.ledger.shown(turn.index) if request.return_ids else None
         return Answer(turn, without_begun(reply, request.begun or ""), prompt.length, shown)
@@ -318,7 +375,9 @@ class TurnMaker:
         unfinished = turn.finish == LENGTH and not (reply.tool_calls or reply.ill_formed) and bool(reply.text)
         tools = self._shared.tools(request.tools)
         added = tuple(self._shared.message(message) for message in prompt.added)
-        return Node(turn.index, prompt.node, added, reply, tools, request.template_kwargs, last, unfinished)
+        return Node(
+            turn.index, prompt.node, added, reply, tools, request.template_kwargs, last, unfinished, turn.turn_id
+        )
 
 
 def _fork(session: Session, prompt: Prompt) -> str:
@@ -329,6 +388,15 @@ def _fork(session: Session, prompt: Prompt) -> str:
     if not siblings:
         return ""
     return "new_conversation" if prompt.parent is None else "branch"
+
+
+def _texts(messages: Sequence[Message]) -> list[str]:
+    """What each of the normalised messages says, without its images."""
+    contents = [message["content"] for message in messages]
+    return [
+        content if isinstance(content, str) else " ".join(part["text"] for part in content if part["type"] == "text")
+        for content in contents
+    ]
 
 
 def _without_stop(turn: Turn, reply: Reply) -> Reply:

@@ -122,6 +122,10 @@ def _counted(rows: list[Row], executions: list[RecordedExecution]) -> Iterator[F
         ("ill_formed_replies", "replies held call syntax from which no call could be made"),
         ("context_overflow", "requests were refused because the conversation had grown too long"),
         ("sampling_overridden", "requests wished for other sampling parameters than the trainer's, which count"),
+        (
+            "constrained_turns",
+            "turns were sampled under a grammar (`response_format`), whose logprobs are not the policy's",
+        ),
         ("dropped_calls", "calls did not end when they were aborted"),
     ):
         if counters[name]:

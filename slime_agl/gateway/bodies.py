@@ -1,0 +1,183 @@
+"""Request bodies: how large one may be, how many of an attempt are held at a time, and reading one in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from slime_agl.gateway.refusal import Refusal, context_overflow, overlong
+from slime_agl.gateway.request import TurnRequest
+
+JSON = "application/json"
+MIB = 2**20
+# Of the longest text that is worth a token. A token is about four letters, and six times that in JSON's escapes.
+BYTES_PER_TOKEN = 64
+# What a body holds beside what the model is shown: logprobs and reasoning handed back, schemas, metadata.
+BESIDE = 16 * MIB
+# An image is worth at least so many tokens, and at most so many bytes on an average.
+TOKENS_PER_IMAGE, BYTES_PER_IMAGE = 64, 4 * MIB
+LARGEST_BODY = 512 * MIB
+# Where no limit of the context is known.
+LONGEST_CONTEXT = 1_000_000
+# For a body to arrive: a while, and longer for larger ones.
+BODY_SECONDS, BYTES_PER_SECOND = 60.0, 256 * 1024
+# Requests of one attempt that are served at a time, that wait for it, and bytes of bodies served.
+MOST_SERVED, MOST_WAITING, SERVED_BYTES = 1024, 1024, 256 * MIB
+MOST_TURNS = 4096
+
+
+class Bounds:
+    """What one request may hold. tokens: the context of the attempt, None when unknown. All sizes in bytes."""
+
+    __slots__ = ("body", "structure", "tokens", "with_images")
+
+    def __init__(self, tokens: int | None) -> None:
+        self.tokens = tokens or LONGEST_CONTEXT
+        self.body = min(LARGEST_BODY, BESIDE + BYTES_PER_TOKEN * self.tokens)
+        self.with_images = min(LARGEST_BODY, self.body + self.tokens // TOKENS_PER_IMAGE * BYTES_PER_IMAGE)
+        # Commas and brackets of a body: in images there are none.
+        self.structure = self.body // 4
+
+    def too_large(self, size: int, images: bool) -> Refusal:
+        """The refusal of a body of `size` bytes, or of more than that."""
+        return overlong(f"a body of {size} bytes", self.with_images if images else self.body, "bytes", self.tokens)
+
+    def check_structure(self, raw: bytes) -> None:
+        """Refuse a body that is large by other things than images. Raises Refusal, 400."""
+        if len(raw) <= self.body:
+            return
+        marks = raw.count(b",") + raw.count(b"{") + raw.count(b"[")
+        if marks > self.structure:
+            raise overlong(f"a body with {marks} commas and brackets", self.structure, "of them", self.tokens)
+
+    def check_turns(self, turns: Sequence[TurnRequest]) -> None:
+        """Refuse more messages or tools than tokens, and more answers than anybody asks for at once. Raises Refusal, 400."""
+        first = turns[0]
+        if len(first.messages) > self.tokens:
+            raise context_overflow(len(first.messages), self.tokens, least=True)
+        if first.tools and len(first.tools) > self.tokens:
+            raise context_overflow(len(first.tools), self.tokens, least=True)
+        if len(turns) * first.n > MOST_TURNS:
+            raise Refusal(
+                400,
+                f"{len(turns)} prompts with n {first.n} ask for {len(turns) * first.n} answers, one request may ask for "
+                f"{MOST_TURNS}",
+                param="n",
+            )
+
+
+class Served:
+    """Requests of one attempt that are served: how many, and how large. Others wait their turn."""
+
+    __slots__ = ("_bytes", "_count", "_waiting")
+
+    def __init__(self) -> None:
+        self._bytes = self._count = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] | None = None
+
+    async def enter(self, size: int) -> None:
+        """Wait until a request of `size` bytes can be served; `leave` with the same size ends it.
+
+        Raises:
+            Refusal: 429, too many wait already.
+        """
+        if not self._waiting and self._fits(size):
+            self._add(size)
+            return
+        if self._waiting is None:
+            self._waiting = deque()
+        if len(self._waiting) >= MOST_WAITING:
+            raise Refusal(
+                429,
+                f"{self._count} requests of this attempt are served and {len(self._waiting)} wait, at most {MOST_SERVED} "
+                f"and {MOST_WAITING} can; make fewer at a time",
+                type="rate_limit_error",
+                code="too_many_requests",
+                retry=True,
+            )
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove((size, turn))
+                self._admit()
+            else:
+                self.leave(size)
+            raise
+
+    def resize(self, size: int, now: int) -> None:
+        """A request turned out to be of another size."""
+        self._bytes += now - size
+        if now < size:
+            self._admit()
+
+    def leave(self, size: int) -> None:
+        self._bytes -= size
+        self._count -= 1
+        if self._waiting:
+            self._admit()
+
+    def _fits(self, size: int) -> bool:
+        return not self._count or (self._count < MOST_SERVED and self._bytes + size <= SERVED_BYTES)
+
+    def _add(self, size: int) -> None:
+        self._bytes += size
+        self._count += 1
+
+    def _admit(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._add(size)
+                turn.set_result(None)
+
+
+def check_kind(request: web.Request) -> None:
+    """Refuse a body that is not plain JSON: a browser sends other types without asking, and what is packed may unfold
+    to any size. Raises Refusal, 415.
+    """
+    headers = request.headers
+    kind = headers.get("Content-Type", "")
+    if kind != JSON and kind.partition(";")[0].strip().lower() != JSON:
+        raise Refusal(415, f"Content-Type is {kind[:100]!r}; send {JSON}", code="unsupported_media_type")
+    packed = headers.get("Content-Encoding")
+    if packed is not None and packed.strip().lower() != "identity":
+        raise Refusal(
+            415,
+            f"Content-Encoding {packed[:100]!r} is not taken; send the body as it is",
+            code="unsupported_content_encoding",
+        )
+
+
+async def read_body(request: web.Request, limit: int) -> bytes | None:
+    """The body, None when it is larger than `limit` bytes.
+
+    Raises:
+        Refusal: 400, it cannot be read; 408, it does not arrive.
+    """
+    content = request.content
+    try:
+        if content.is_eof():
+            raw = content.read_nowait()
+            return raw if len(raw) <= limit else None
+        async with asyncio.timeout(BODY_SECONDS + limit / BYTES_PER_SECOND):
+            parts, size = [], 0
+            while part := await content.readany():
+                size += len(part)
+                if size > limit:
+                    return None
+                parts.append(part)
+            return b"".join(parts)
+    except TimeoutError as error:
+        raise Refusal(
+            408, "the request body did not arrive in time", type="timeout_error", code="request_timeout", retry=True
+        ) from error
+    except web.RequestPayloadError as error:
+        raise Refusal(400, "the request body cannot be read: it ends early, or is not framed as HTTP says") from error
