@@ -1,0 +1,84 @@
+"""Run the parts, print the table, and end with 1 when a promise is broken."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # forks follow
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+from chaos_parts import agents, answers  # noqa: E402
+from chaos_parts.outcome import Outcome  # noqa: E402
+from chaos_parts.report import complaints, details, table  # noqa: E402
+from chaos_parts.setting import Setting  # noqa: E402
+from chaos_parts.trials import Trial, conduct  # noqa: E402
+from slime_agl.chat.loader import load_tokenizer  # noqa: E402
+from slime_agl.testing import save_tiny_checkpoint  # noqa: E402
+
+PARTS = {"engine": answers.trials, "agents": agents.trials}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description="No fault trains a wrong token, no fault ends the run.")
+    parser.add_argument("--quick", action="store_true", help="the short form, under a minute")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", action="append", default=[], metavar="PART[:FAULT]", help="a part, or one fault of it; repeatable")
+    parser.add_argument("--list", action="store_true", help="print parts and faults, and end")
+    parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
+    parser.add_argument("--markdown", action="store_true", help="print the table for the README")
+    parser.add_argument("--verbose", action="store_true", help="print faults and errors by kind, and each trial as it ends")
+    parser.add_argument("--keep", metavar="DIRECTORY", help="leave records and logs there")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="slime-agl-chaos-") as temporary:
+        root = Path(options.keep or temporary)
+        root.mkdir(parents=True, exist_ok=True)
+        return run(options, root)
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    logging.basicConfig(level=logging.WARNING)
+    checkpoint = save_tiny_checkpoint(root / "checkpoint")
+    setting = Setting(options.seed, options.quick, checkpoint, load_tokenizer(str(checkpoint)))
+    trials = chosen([trial for make in PARTS.values() for trial in make(setting)], options.only)
+    if options.list:
+        print("\n".join(f"{trial.part}:{kind}" for trial in trials for kind in trial.kinds))
+        return 0
+    if not trials:
+        print(f"nothing is named {options.only}; --list prints what there is", file=sys.stderr)
+        return 2
+    began, found = time.monotonic(), {trial.part: Outcome() for trial in trials}
+    for trial, outcome in conduct(trials, root, jobs=options.jobs, seconds=240.0 if options.quick else 7200.0):
+        found[trial.part].add(outcome)
+        if options.verbose:
+            print(f"{'BROKEN' if outcome.broken else 'ok':6}  {trial.who}  {outcome.seconds:.1f} s", flush=True)
+    if options.verbose:
+        print(details(found))
+    print(table(found, markdown=options.markdown))
+    if broken := complaints(found, options.seed):
+        print(broken)
+    print(f"{'a promise is broken' if broken else 'every promise held'}; {time.monotonic() - began:.0f} s, seed {options.seed}")
+    return 1 if broken else 0
+
+
+def chosen(trials: list[Trial], only: list[str]) -> list[Trial]:
+    """The trials of the parts named, or of one fault alone where one is named."""
+    if not only:
+        return trials
+    parts = {name for name in only if ":" not in name}
+    found = [trial for trial in trials if trial.part in parts]
+    for name in only:
+        part, _, kind = name.partition(":")
+        mine = [trial for trial in trials if trial.part == part and kind and kind in trial.kinds]
+        alone = mine[0].alone() if mine else []
+        found += [one for one in alone if one.kinds == (kind,)] or mine[:1]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
