@@ -13,7 +13,7 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # forks follow
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
-from chaos_parts import agents, answers  # noqa: E402
+from chaos_parts import agents, answers, fleet, intruders, kills, soak  # noqa: E402
 from chaos_parts.outcome import Outcome  # noqa: E402
 from chaos_parts.report import complaints, details, table  # noqa: E402
 from chaos_parts.setting import Setting  # noqa: E402
@@ -21,12 +21,13 @@ from chaos_parts.trials import Trial, conduct  # noqa: E402
 from slime_agl.chat.loader import load_tokenizer  # noqa: E402
 from slime_agl.testing import save_tiny_checkpoint  # noqa: E402
 
-PARTS = {"engine": answers.trials, "agents": agents.trials}
+PARTS = {"engine": answers.trials, "agents": agents.trials, "kills": kills.trials, "fleet": fleet.trials, "intruders": intruders.trials}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description="No fault trains a wrong token, no fault ends the run.")
     parser.add_argument("--quick", action="store_true", help="the short form, under a minute")
+    parser.add_argument("--soak", type=int, default=0, metavar="STEPS", help="many steps with every kind of agent, instead of the parts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", default=[], metavar="PART[:FAULT]", help="a part, or one fault of it; repeatable")
     parser.add_argument("--list", action="store_true", help="print parts and faults, and end")
@@ -44,8 +45,9 @@ def main() -> int:
 def run(options: argparse.Namespace, root: Path) -> int:
     logging.basicConfig(level=logging.WARNING)
     checkpoint = save_tiny_checkpoint(root / "checkpoint")
-    setting = Setting(options.seed, options.quick, checkpoint, load_tokenizer(str(checkpoint)))
-    trials = chosen([trial for make in PARTS.values() for trial in make(setting)], options.only)
+    setting = Setting(options.seed, options.quick, checkpoint, load_tokenizer(str(checkpoint)), options.soak)
+    parts = {"soak": soak.trials} if options.soak else PARTS
+    trials = chosen([trial for make in parts.values() for trial in make(setting)], options.only)
     if options.list:
         print("\n".join(f"{trial.part}:{kind}" for trial in trials for kind in trial.kinds))
         return 0
@@ -59,6 +61,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
             print(f"{'BROKEN' if outcome.broken else 'ok':6}  {trial.who}  {outcome.seconds:.1f} s", flush=True)
     if options.verbose:
         print(details(found))
+    for note in (line for outcome in found.values() for line in outcome.notes):
+        print(note)
     print(table(found, markdown=options.markdown))
     if broken := complaints(found, options.seed):
         print(broken)
@@ -70,13 +74,13 @@ def chosen(trials: list[Trial], only: list[str]) -> list[Trial]:
     """The trials of the parts named, or of one fault alone where one is named."""
     if not only:
         return trials
-    parts = {name for name in only if ":" not in name}
-    found = [trial for trial in trials if trial.part in parts]
+    found = []
     for name in only:
         part, _, kind = name.partition(":")
-        mine = [trial for trial in trials if trial.part == part and kind and kind in trial.kinds]
-        alone = mine[0].alone() if mine else []
-        found += [one for one in alone if one.kinds == (kind,)] or mine[:1]
+        mine = [trial for trial in trials if trial.part == part]
+        told = [trial for trial in mine if kind in trial.kinds]
+        # A trial that cannot be taken apart runs whole.
+        found += [one for one in told[0].alone() or told[:1] if kind in one.kinds] if told else mine
     return found
 
 

@@ -345,19 +345,19 @@ async def _(task: Any, llm: Any, folder: Path) -> float:
 # Requests
 
 
-@hostile("a message of 10 MB", FINE, FAILED)
+@hostile("a message of 10 MB", FINE, FAILED, LATE)
 async def _(task: Any, llm: Any, folder: Path) -> float:
     messages = [{"role": "user", "content": f"{mark(task, llm.endpoint)} " + "the hello " * 1_000_000}]
     return await _asked(llm, messages)
 
 
-@hostile("10,000 tools", FINE, FAILED)
+@hostile("10,000 tools", FINE, FAILED, LATE)
 async def _(task: Any, llm: Any, folder: Path) -> float:
     tools = [{"type": "function", "function": {"name": f"t{at}", "parameters": {"type": "object"}}} for at in range(10_000)]
     return await _asked(llm, [{"role": "user", "content": f"{mark(task, llm.endpoint)} go"}], tools=tools)
 
 
-@hostile("10,000 messages", FINE, FAILED)
+@hostile("10,000 messages", FINE, FAILED, LATE)
 async def _(task: Any, llm: Any, folder: Path) -> float:
     messages = [{"role": "user", "content": f"{mark(task, llm.endpoint)} go"}]
     for at in range(5_000):
@@ -410,7 +410,7 @@ async def _(task: Any, llm: Any, folder: Path) -> float:
         for _ in range(5):
             await asyncio.sleep(0.1)
             try:
-                await converse({**task, "prompt": "after the end"}, llm, 1, brave=False)
+                await converse(task, llm, 1, brave=False)
             except httpx.HTTPError:
                 continue
 

@@ -30,6 +30,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 TURNS = 3
 EVER = 1 << 30
+GONE_SECONDS = 8.0  # for threads and sockets that are on their way out
 
 
 class Seen:
@@ -148,7 +149,7 @@ class Drive:
         self._check_tokens(who, records)
         shutdown()
         self._stack.close()
-        gone = time.monotonic() + 3.0
+        gone = time.monotonic() + GONE_SECONDS
         while (extra := self._extra(threads)) and time.monotonic() < gone:
             time.sleep(0.05)
         self.outcome.left.update(extra)

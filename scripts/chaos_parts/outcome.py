@@ -13,7 +13,7 @@ from typing import Any
 class Outcome:
     """load: executions, turns and trained tokens. faults: injected, by kind. errors: what agents saw, by words.
 
-    broken: (who, what) of each promise that did not hold. left: what outlived the run, by kind.
+    broken: (who, what) of each promise that did not hold. left: what outlived the run, by kind. notes: lines to print.
     """
 
     executions: int = 0
@@ -26,6 +26,7 @@ class Outcome:
     errors: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     broken: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def breaks(self, who: str, what: str) -> None:
@@ -37,6 +38,7 @@ class Outcome:
         for name in ("faults", "errors", "left"):
             getattr(self, name).update(getattr(other, name))
         self.broken += other.broken
+        self.notes += other.notes
 
     def save(self, path: Path) -> None:
         part = path.with_suffix(".part")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 from chaos_parts.outcome import Outcome
@@ -46,7 +47,7 @@ def complaints(found: Mapping[str, Outcome], seed: int) -> str:
         for who, whats in said.items():
             lines += [f"BROKEN  {who}", *(f"        {what}" for what in whats[:MOST_SAID])]
             lines += [f"        and {len(whats) - MOST_SAID} more"] if len(whats) > MOST_SAID else []
-            lines.append(f"        again: scripts/chaos --seed {seed} --only '{_only(name, who)}'")
+            lines.append(f"        again: scripts/chaos --seed {seed} --only {shlex.quote(_only(name, who))}")
     return "\n".join(lines)
 
 

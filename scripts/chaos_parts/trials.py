@@ -12,13 +12,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chaos_parts.outcome import Outcome
 
 PIDS = "pids"  # a file in a trial's folder: pid and start of every process that an agent started
 GRACE_SECONDS = 2.0
+ALONE_SECONDS = 30.0
 Run = Callable[["Trial", Path], Outcome]
 
 
@@ -42,7 +43,7 @@ class Trial:
 
     def alone(self) -> list[Trial]:
         """The same trial for each of its kinds by itself, to find who is to blame."""
-        return [replace(self, kinds=(kind,)) for kind in self.kinds] if len(self.kinds) > 1 else []
+        return [replace(self, kinds=(kind,), seconds=min(self.seconds, ALONE_SECONDS)) for kind in self.kinds] if len(self.kinds) > 1 else []
 
 
 @dataclass(slots=True)
@@ -55,6 +56,16 @@ class _Child:
     asked: float = 0.0
 
 
+@dataclass(slots=True)
+class _Bunch:
+    """A trial of several kinds that broke a promise, while each of them runs alone."""
+
+    trial: Trial
+    found: Outcome
+    left: int
+    alone: Outcome = field(default_factory=Outcome)
+
+
 def conduct(trials: Sequence[Trial], root: Path, *, jobs: int, seconds: float) -> Iterator[tuple[Trial, Outcome]]:
     """Run trials, `jobs` at a time, and yield each with what it found.
 
@@ -62,36 +73,34 @@ def conduct(trials: Sequence[Trial], root: Path, *, jobs: int, seconds: float) -
     when none of them breaks one alone, the finding stays with all of them. After `seconds` nothing more is started.
     """
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans of a trial come to us
-    waiting, running = deque((trial, None) for trial in trials), []
-    blamed: dict[int, Outcome] = {}
+    waiting: deque[tuple[Trial, _Bunch | None]] = deque((trial, None) for trial in trials)
+    running: list[tuple[_Child, _Bunch | None]] = []
     end, number = time.monotonic() + seconds, 0
-    together: dict[int, tuple[Trial, Outcome, int]] = {}
     while waiting or running:
+        finished: list[tuple[Trial, Outcome, _Bunch | None]] = []
         while waiting and len(running) < jobs:
-            trial, parent = waiting.popleft()
+            trial, bunch = waiting.popleft()
             if time.monotonic() > end:
                 late = Outcome()
                 late.breaks(trial.who, f"was not run: {seconds:.0f} s were over")
-                yield trial, late
+                finished.append((trial, late, bunch))
                 continue
             number += 1
-            running.append((_start(trial, root / f"{number:04d}"), parent))
-        for child, parent in _ended(running):
-            running.remove((child, parent))
-            found = _collect(child)
-            alone = child.trial.alone() if found.broken and parent is None else []
-            if alone:
-                together[number := number + 1] = (child.trial, found, len(alone))
-                blamed[number] = Outcome()
-                waiting.extendleft((one, number) for one in reversed(alone))
-            elif parent is None:
-                yield child.trial, found
+            running.append((_start(trial, root / f"{number:04d}"), bunch))
+        for child, bunch in _ended(running):
+            running.remove((child, bunch))
+            finished.append((child.trial, _collect(child), bunch))
+        for trial, found, bunch in finished:
+            if bunch is not None:
+                bunch.alone.add(found)
+                bunch.left -= 1
+                if not bunch.left:
+                    yield bunch.trial, _verdict(bunch.found, bunch.alone)
+            elif found.broken and (alone := trial.alone()):
+                bunch = _Bunch(trial, found, len(alone))
+                waiting.extendleft((one, bunch) for one in reversed(alone))
             else:
-                blamed[parent].add(found)
-                trial, whole, left = together[parent]
-                together[parent] = (trial, whole, left - 1)
-                if left == 1:
-                    yield trial, _verdict(whole, blamed[parent])
+                yield trial, found
 
 
 def _verdict(whole: Outcome, alone: Outcome) -> Outcome:
@@ -134,8 +143,10 @@ def _inside(trial: Trial, folder: Path) -> None:
     found.save(folder / "outcome.json")
 
 
-def _ended(running: Sequence[tuple[_Child, int | None]]) -> list[tuple[_Child, int | None]]:
+def _ended(running: Sequence[tuple[_Child, _Bunch | None]]) -> list[tuple[_Child, _Bunch | None]]:
     """Wait until a child has ended or is out of time; those that are get a moment to say where they stand."""
+    if not running:
+        return []
     now = time.monotonic()
     left = [(child.asked + GRACE_SECONDS if child.asked else child.began + child.trial.seconds) - now for child, _ in running]
     ready = set(select.select([child.watch for child, _ in running], [], [], max(0.0, min(left)))[0])
