@@ -13,27 +13,41 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # forks follow
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
-from chaos_parts import agents, answers, fleet, intruders, kills, soak  # noqa: E402
-from chaos_parts.outcome import Outcome  # noqa: E402
-from chaos_parts.report import complaints, details, table  # noqa: E402
-from chaos_parts.setting import Setting  # noqa: E402
-from chaos_parts.trials import Trial, conduct  # noqa: E402
-from slime_agl.chat.loader import load_tokenizer  # noqa: E402
-from slime_agl.testing import save_tiny_checkpoint  # noqa: E402
+from chaos_parts import agents, answers, fleet, intruders, kills, soak
+from chaos_parts.outcome import Outcome
+from chaos_parts.report import complaints, details, table
+from chaos_parts.setting import Setting
+from chaos_parts.trials import Trial, conduct
+from slime_agl.chat.loader import load_tokenizer
+from slime_agl.testing import save_tiny_checkpoint
 
-PARTS = {"engine": answers.trials, "agents": agents.trials, "kills": kills.trials, "fleet": fleet.trials, "intruders": intruders.trials}
+PARTS = {
+    "engine": answers.trials,
+    "agents": agents.trials,
+    "kills": kills.trials,
+    "fleet": fleet.trials,
+    "intruders": intruders.trials,
+}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/chaos", description="No fault trains a wrong token, no fault ends the run.")
+    parser = argparse.ArgumentParser(
+        prog="scripts/chaos", description="No fault trains a wrong token, no fault ends the run."
+    )
     parser.add_argument("--quick", action="store_true", help="the short form, under a minute")
-    parser.add_argument("--soak", type=int, default=0, metavar="STEPS", help="many steps with every kind of agent, instead of the parts")
+    parser.add_argument(
+        "--soak", type=int, default=0, metavar="STEPS", help="many steps with every kind of agent, instead of the parts"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", action="append", default=[], metavar="PART[:FAULT]", help="a part, or one fault of it; repeatable")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="PART[:FAULT]", help="a part, or one fault of it; repeatable"
+    )
     parser.add_argument("--list", action="store_true", help="print parts and faults, and end")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
     parser.add_argument("--markdown", action="store_true", help="print the table for the README")
-    parser.add_argument("--verbose", action="store_true", help="print faults and errors by kind, and each trial as it ends")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print faults and errors by kind, and each trial as it ends"
+    )
     parser.add_argument("--keep", metavar="DIRECTORY", help="leave records and logs there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slime-agl-chaos-") as temporary:
@@ -66,7 +80,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
     print(table(found, markdown=options.markdown))
     if broken := complaints(found, options.seed):
         print(broken)
-    print(f"{'a promise is broken' if broken else 'every promise held'}; {time.monotonic() - began:.0f} s, seed {options.seed}")
+    print(
+        f"{'a promise is broken' if broken else 'every promise held'}; {time.monotonic() - began:.0f} s, seed {options.seed}"
+    )
     return 1 if broken else 0
 
 

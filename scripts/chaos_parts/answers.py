@@ -23,11 +23,14 @@ def trials(setting: Setting) -> list[Trial]:
     setting.random("engine").shuffle(quick)
     bunches = [*(tuple(quick[at : at + TOGETHER]) for at in range(0, len(quick), TOGETHER)), slow]
     found = [
-        Trial("engine", kinds, setting.bound(_run), 45.0, setting.seed, MODES[at % 3]) for at, kinds in enumerate(bunches)
+        Trial("engine", kinds, setting.bound(_run), 45.0, setting.seed, MODES[at % 3])
+        for at, kinds in enumerate(bunches)
     ]
     if not setting.quick:
         found += [Trial("engine", tuple(quick), setting.bound(_run), 120.0, setting.seed, mode) for mode in MODES]
-        found += [Trial("engine", (kind,), setting.bound(_run), 45.0, setting.seed, mode) for kind in FAULTS for mode in MODES]
+        found += [
+            Trial("engine", (kind,), setting.bound(_run), 45.0, setting.seed, mode) for kind in FAULTS for mode in MODES
+        ]
     return found
 
 

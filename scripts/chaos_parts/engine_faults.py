@@ -77,7 +77,9 @@ plain("cut after the headers", b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"
 bytes_of("cut in the body", lambda body: [message(body)[:-40], CLOSE])
 bytes_of("reset in the body", lambda body: [message(body)[:-40], 0.02, RESET])
 bytes_of("cut in a chunk", lambda body: [message(b"", headers=CHUNKED, length="") + chunk(body)[:-40], CLOSE])
-bytes_of("cut at the size of a chunk", lambda body: [message(b"", headers=CHUNKED, length="") + chunk(body) + b"1f", CLOSE])
+bytes_of(
+    "cut at the size of a chunk", lambda body: [message(b"", headers=CHUNKED, length="") + chunk(body) + b"1f", CLOSE]
+)
 bytes_of("no last chunk", lambda body: [message(b"", headers=CHUNKED, length="") + chunk(body), CLOSE])
 bytes_of("reset right after the answer", lambda body: [message(body), RESET], lie=False)
 bytes_of("closed right after the answer", lambda body: [message(body), CLOSE], lie=False)
@@ -101,7 +103,11 @@ plain("hangs", HANG, waits=True)
 plain("hangs in the headers", b"HTTP/1.1 200 OK\r\nContent-Le", HANG, waits=True)
 bytes_of("hangs in the body", lambda body: [message(body)[:-40], HANG], waits=True)
 bytes_of("drips its answer", lambda body: [op for part in pieces(message(body), 12) for op in (part, 0.02)], lie=False)
-bytes_of("drips for ever", lambda body: [op for byte in message(body, length=10**6) for op in (bytes([byte]), 0.05)] + [HANG], waits=True)
+bytes_of(
+    "drips for ever",
+    lambda body: [op for byte in message(body, length=10**6) for op in (bytes([byte]), 0.05)] + [HANG],
+    waits=True,
+)
 plain("keeps a client waiting with 102 for ever", *[op for _ in range(600) for op in (b"HTTP/1.1 102 Processing\r\n\r\n", 0.1)], HANG, waits=True)  # fmt: skip
 
 
@@ -121,7 +127,11 @@ bytes_of("Content-Length not a number", lambda body: [message(body, length="many
 bytes_of("two Content-Lengths", lambda body: [message(body, headers=[f"Content-Length: {len(body) - 7}"])])
 bytes_of("Content-Length and chunks", lambda body: [message(chunk(body) + END, headers=CHUNKED, length=9)])
 bytes_of("bad size of a chunk", lambda body: [message(b"zz\r\n" + body + b"\r\n" + END, headers=CHUNKED, length="")])
-bytes_of("gzip that nobody asked for", lambda body: [message(gzip.compress(body), headers=["Content-Encoding: gzip"])], lie=False)
+bytes_of(
+    "gzip that nobody asked for",
+    lambda body: [message(gzip.compress(body), headers=["Content-Encoding: gzip"])],
+    lie=False,
+)
 bytes_of("gzip without saying so", lambda body: [message(gzip.compress(body))])
 bytes_of("a header of 1 MB", lambda body: [message(body, headers=["X-Long: " + "x" * 1_000_000])], lie=False)
 bytes_of("10,000 headers", lambda body: [message(body, headers=[f"X-{at}: y" for at in range(10_000)])], lie=False)
@@ -186,7 +196,14 @@ wrong("meta_info of the wrong type", lambda answer, meta: answer.update(meta_inf
 wrong("no logprobs", lambda answer, meta: meta.pop("output_token_logprobs") and None)
 wrong("logprobs are null", lambda answer, meta: meta.update(output_token_logprobs=None))
 wrong("logprobs are a number", lambda answer, meta: meta.update(output_token_logprobs=3))
-for _name, _value in {"null": None, "a string": "-1.0", "positive": 0.25, "1e999": 1e999, "true": True, "a list": [-1.0]}.items():
+for _name, _value in {
+    "null": None,
+    "a string": "-1.0",
+    "positive": 0.25,
+    "1e999": 1e999,
+    "true": True,
+    "a list": [-1.0],
+}.items():
     wrong(f"a logprob that is {_name}", lambda answer, meta, value=_value: first(meta, logprob=value))
 for _name, _value in {
     "true": True, "null": None, "a float": 65.5, "a string": "65", "negative": -3, "out of the vocabulary": 10**7,
@@ -200,8 +217,12 @@ wrong("entries are objects", lambda answer, meta: meta.update(output_token_logpr
 wrong("output_ids say otherwise", lambda answer, meta: answer.update(output_ids=[66, *answer["output_ids"][1:-1], 67]))
 wrong("completion_tokens disagree", lambda answer, meta: meta.update(completion_tokens=meta["completion_tokens"] + 3))
 wrong("prompt_tokens disagree", lambda answer, meta: meta.update(prompt_tokens=meta["prompt_tokens"] + 1))
-wrong("counts are words", lambda answer, meta: meta.update(completion_tokens="many", prompt_tokens=[], cached_tokens={}))
-wrong("tokens without an end", lambda answer, meta: meta.update(output_token_logprobs=meta["output_token_logprobs"] * 400))
+wrong(
+    "counts are words", lambda answer, meta: meta.update(completion_tokens="many", prompt_tokens=[], cached_tokens={})
+)
+wrong(
+    "tokens without an end", lambda answer, meta: meta.update(output_token_logprobs=meta["output_token_logprobs"] * 400)
+)
 wrong("an id of nobody", lambda answer, meta: meta.update(id="nobody"))
 wrong("an id that is a number", lambda answer, meta: meta.update(id=7))
 wrong("no finish_reason", lambda answer, meta: meta.pop("finish_reason") and None, lie=False)
@@ -213,8 +234,16 @@ wrong("a weight_version of the wrong type", lambda answer, meta: meta.update(wei
 wrong("an empty output", lambda answer, meta: (meta.update(output_token_logprobs=[], completion_tokens=0), answer.update(output_ids=[])) and None)  # fmt: skip
 
 FAULTS["aborted without output"] = Fault(
-    "aborted without output", lambda truth, engine: [json_message(truth.wire())], lie=False, times=2, shape=lambda truth: truth.cut(0)
+    "aborted without output",
+    lambda truth, engine: [json_message(truth.wire())],
+    lie=False,
+    times=2,
+    shape=lambda truth: truth.cut(0),
 )
 FAULTS["aborted with a part of the output"] = Fault(
-    "aborted with a part of the output", lambda truth, engine: [json_message(truth.wire())], lie=False, times=1, shape=lambda truth: truth.cut(3)
+    "aborted with a part of the output",
+    lambda truth, engine: [json_message(truth.wire())],
+    lie=False,
+    times=1,
+    shape=lambda truth: truth.cut(3),
 )

@@ -34,7 +34,9 @@ class Fleet:
     router: RouterProcess
 
     def restart_router(self) -> None:
-        self.router = start_router([engine.url for engine in self.engines], port=int(self.router.url.rpartition(":")[2]))
+        self.router = start_router(
+            [engine.url for engine in self.engines], port=int(self.router.url.rpartition(":")[2])
+        )
 
 
 def scene(name: str) -> Callable[[Callable[[Fleet], None]], Callable[[Fleet], None]]:

@@ -326,7 +326,7 @@ async def _(task: Any, llm: Any, folder: Path) -> float:
     os.chdir("/")
     random.seed(0)
     socket.setdefaulttimeout(0.05)
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # as careless as what it stands for
+    sys.stdout = open(os.devnull, "w")  # as careless as what it stands for
     sys.stdout.close()
     for name in ("HOME", "PATH", "LANG", "TMPDIR"):
         os.environ.pop(name, None)
@@ -353,7 +353,9 @@ async def _(task: Any, llm: Any, folder: Path) -> float:
 
 @hostile("10,000 tools", FINE, FAILED, LATE)
 async def _(task: Any, llm: Any, folder: Path) -> float:
-    tools = [{"type": "function", "function": {"name": f"t{at}", "parameters": {"type": "object"}}} for at in range(10_000)]
+    tools = [
+        {"type": "function", "function": {"name": f"t{at}", "parameters": {"type": "object"}}} for at in range(10_000)
+    ]
     return await _asked(llm, [{"role": "user", "content": f"{mark(task, llm.endpoint)} go"}], tools=tools)
 
 
@@ -421,9 +423,12 @@ async def _(task: Any, llm: Any, folder: Path) -> float:
 
 @hostile("words that no file can hold", FINE, FAILED)
 async def _(task: Any, llm: Any, folder: Path) -> float:
-    raw = '{"model":"m","messages":[{"role":"user","content":"%s \\ud800 \\u0000 \\u202e"}]}' % mark(task, llm.endpoint)
+    said = mark(task, llm.endpoint) + r" \ud800 \u0000 \u202e"
+    raw = f'{{"model":"m","messages":[{{"role":"user","content":"{said}"}}]}}'
     async with client(llm) as http:
-        answer = await http.post(f"{llm.endpoint}/chat/completions", content=raw, headers={"Content-Type": "application/json"})
+        answer = await http.post(
+            f"{llm.endpoint}/chat/completions", content=raw, headers={"Content-Type": "application/json"}
+        )
         if answer.status_code >= 500:
             raise AssertionError(f"HTTP {answer.status_code} for a lone surrogate")
     return 1.0

@@ -129,7 +129,15 @@ HALF_OPEN = (
 
 
 def trials(setting: Setting) -> list[Trial]:
-    return [Trial("intruders", ("half-open sockets and malformed requests",), setting.bound(_run), 60.0 if setting.quick else 900.0, setting.seed)]
+    return [
+        Trial(
+            "intruders",
+            ("half-open sockets and malformed requests",),
+            setting.bound(_run),
+            60.0 if setting.quick else 900.0,
+            setting.seed,
+        )
+    ]
 
 
 def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
@@ -180,7 +188,9 @@ def _judge(trial: Trial, folder: Path, record: Path, grown: float, outcome: Outc
         outcome.breaks(trial.who, f"{taken} turns were sampled for intruders")
     if grown > GROWTH_MIB:
         outcome.breaks(trial.who, f"memory grew by {grown:.0f} MiB under them, {GROWTH_MIB} are allowed")
-    outcome.notes.append(f"intruders: memory peaked {grown:.0f} MiB above the run's; {found['open']} sockets were held half open")
+    outcome.notes.append(
+        f"intruders: memory peaked {grown:.0f} MiB above the run's; {found['open']} sockets were held half open"
+    )
 
 
 def memory(name: str) -> float:
@@ -276,5 +286,3 @@ class _Intruder:
                 writer.transport.abort()
         except (OSError, TimeoutError):
             return
-
-

@@ -77,7 +77,9 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
             if ended == 0:
                 break
             if ended != signal.SIGKILL:
-                outcome.breaks(trial.who, f"life {life} of the driver ended by itself with {ended}; its log is in {folder}")
+                outcome.breaks(
+                    trial.who, f"life {life} of the driver ended by itself with {ended}; its log is in {folder}"
+                )
                 return outcome
     _balance(trial, folder, args, record, outcome)
     return outcome
@@ -171,7 +173,9 @@ def _balance(trial: Trial, folder: Path, args: Any, record: Path, outcome: Outco
             sample = Plain(**fields)
             outcome.executions += 1
             if sample.prompt != prompts[number]:
-                outcome.breaks(trial.who, f"group {number} is {sample.prompt!r}, the data source gave {prompts[number]!r}")
+                outcome.breaks(
+                    trial.who, f"group {number} is {sample.prompt!r}, the data source gave {prompts[number]!r}"
+                )
             tokens, faults = book.check(sample)
             outcome.tokens += tokens
             outcome.wrong += len(faults)

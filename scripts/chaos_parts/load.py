@@ -130,7 +130,9 @@ class Drive:
             output = generate(self.args, number, self.source)
         except BaseException as error:
             words = str(error).strip().splitlines() or [""]
-            self.outcome.breaks(who, f"ended step {number} of the run: {type(error).__name__}: {words[0][:200]} ... {words[-1][:200]}")
+            self.outcome.breaks(
+                who, f"ended step {number} of the run: {type(error).__name__}: {words[0][:200]} ... {words[-1][:200]}"
+            )
             return False
         for name, value in (output.metrics or {}).items():
             if isinstance(value, (int, float)):
@@ -162,7 +164,9 @@ class Drive:
     def _extra(self, threads: int) -> dict[str, int]:
         now = leftovers()
         spare = {"threads": threads, "fds": 2}
-        return {name: more for name, count in now.items() if (more := count - self.before[name] - spare.get(name, 0)) > 0}
+        return {
+            name: more for name, count in now.items() if (more := count - self.before[name] - spare.get(name, 0)) > 0
+        }
 
     def _count_prompts(self, who: str, waiting: list[int]) -> None:
         taken = {group[0].group_index for group in self.source.taken}

@@ -7,7 +7,19 @@ from collections.abc import Mapping
 
 from chaos_parts.outcome import Outcome
 
-COLUMNS = ("part", "executions", "turns", "trained tokens", "faults (kinds)", "wrong", "lost", "twice", "errors seen", "left", "s")
+COLUMNS = (
+    "part",
+    "executions",
+    "turns",
+    "trained tokens",
+    "faults (kinds)",
+    "wrong",
+    "lost",
+    "twice",
+    "errors seen",
+    "left",
+    "s",
+)
 MOST_SAID = 3
 
 
@@ -20,7 +32,10 @@ def table(found: Mapping[str, Outcome], *, markdown: bool) -> str:
     widths = [max(len(row[at]) for row in rows) for at in range(len(COLUMNS))]
     lines = []
     for at, row in enumerate(rows):
-        cells = [cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("| " + " | ".join(cells) + " |" if markdown else "  ".join(cells).rstrip())
         if at == 0:
             lines.append("|" + " --- |" * len(row) if markdown else "-" * (sum(widths) + 2 * len(widths) - 2))
@@ -61,7 +76,14 @@ def _row(name: str, outcome: Outcome) -> tuple[str, ...]:
     faults = f"{outcome.faults.total()} ({len(outcome.faults)})"
     figures = (outcome.executions, outcome.turns, outcome.tokens)
     bad = (outcome.wrong, outcome.lost, outcome.twice, outcome.errors.total())
-    return (name, *(f"{figure:,}" for figure in figures), faults, *(f"{figure:,}" for figure in bad), left, f"{outcome.seconds:.0f}")
+    return (
+        name,
+        *(f"{figure:,}" for figure in figures),
+        faults,
+        *(f"{figure:,}" for figure in bad),
+        left,
+        f"{outcome.seconds:.0f}",
+    )
 
 
 def _counts(counts: Mapping[str, int]) -> str:

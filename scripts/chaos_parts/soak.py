@@ -20,7 +20,12 @@ from chaos_parts.trials import Trial
 from slime_agl.assemble import current
 
 BATCH, SHOWN, WARM = 6, 20, 0.3
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {}, "b": {}}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {}, "b": {}}}},
+    }
+]
 # Agents of which each step can bear some: none that needs a deadline, and none that leaves what nothing can end.
 HARMS = (
     "exit() in the main coroutine", "KeyboardInterrupt", "an exception that cannot be printed", "StopIteration",
@@ -103,7 +108,9 @@ def _look(drive: Drive, trial: Trial, number: int, steps: int) -> dict[str, floa
 def _judge(trial: Trial, looks: list[dict[str, float]], outcome: Outcome) -> None:
     names = list(SPARE)
     outcome.notes.append("soak:  step  " + "  ".join(name.rjust(8) for name in names))
-    outcome.notes += [f"soak: {look['step']:5.0f}  " + "  ".join(f"{look[name]:8.0f}" for name in names) for look in looks]
+    outcome.notes += [
+        f"soak: {look['step']:5.0f}  " + "  ".join(f"{look[name]:8.0f}" for name in names) for look in looks
+    ]
     warm = looks[int(len(looks) * WARM) :]
     if len(warm) < 6:
         return

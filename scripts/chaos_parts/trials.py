@@ -43,7 +43,11 @@ class Trial:
 
     def alone(self) -> list[Trial]:
         """The same trial for each of its kinds by itself, to find who is to blame."""
-        return [replace(self, kinds=(kind,), seconds=min(self.seconds, ALONE_SECONDS)) for kind in self.kinds] if len(self.kinds) > 1 else []
+        return (
+            [replace(self, kinds=(kind,), seconds=min(self.seconds, ALONE_SECONDS)) for kind in self.kinds]
+            if len(self.kinds) > 1
+            else []
+        )
 
 
 @dataclass(slots=True)
@@ -134,7 +138,7 @@ def _inside(trial: Trial, folder: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    stacks = open(folder / "stacks", "w")  # noqa: SIM115  # faulthandler writes to it at the end
+    stacks = open(folder / "stacks", "w")  # faulthandler writes to it at the end
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
     os.environ["SLIME_AGL_CHAOS"] = str(folder)
     began = time.monotonic()
@@ -148,7 +152,10 @@ def _ended(running: Sequence[tuple[_Child, _Bunch | None]]) -> list[tuple[_Child
     if not running:
         return []
     now = time.monotonic()
-    left = [(child.asked + GRACE_SECONDS if child.asked else child.began + child.trial.seconds) - now for child, _ in running]
+    left = [
+        (child.asked + GRACE_SECONDS if child.asked else child.began + child.trial.seconds) - now
+        for child, _ in running
+    ]
     ready = set(select.select([child.watch for child, _ in running], [], [], max(0.0, min(left)))[0])
     for child, _ in running:
         if child.watch in ready:

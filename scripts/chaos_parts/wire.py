@@ -89,7 +89,9 @@ class Connection(asyncio.Protocol):
             self._reset()
             raise Gone
         lines = head.decode("latin-1").split("\r\n")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        headers = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
+        }
         length = int(headers.get("content-length", "0"))
         body = await self._until(lambda: length if len(self._buffer) >= length else -1) if length else b""
         method, _, rest = lines[0].partition(" ")
