@@ -13,10 +13,10 @@ from chaos_parts.load import Drive, converse, seen
 from chaos_parts.outcome import Outcome
 from chaos_parts.setting import Setting
 from chaos_parts.trials import PIDS, Trial, alive
-from slime_agl.trace.record import read_record
+from slime_agl.assemble import current
 
 TOGETHER = 14
-DEADLINE_SECONDS = 4.0
+DEADLINE_SECONDS = 6.0
 
 
 def trials(setting: Setting) -> list[Trial]:
@@ -42,11 +42,13 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
         drive = Drive(
             folder, setting.checkpoint, engine.url, rows, agent=_blocking(folder) if threaded else _async(folder),
             batch=len(kinds) + 3, samples=1,
-            section={"runners": {"timeout_seconds": DEADLINE_SECONDS}, "record_dir": str(folder / "steps")},
+            section={"runners": {"timeout_seconds": DEADLINE_SECONDS}},
         )  # fmt: skip
+        done: list[Any] = []
         for _ in range(2):
             drive.step(trial.who)
-        _check_ends(drive, trial, folder)
+            done += runtime.latest_step.finished if (runtime := current()) else []
+        _check_ends(drive, trial, folder, done)
         outcome = drive.close(trial.who, [record], threads=sum(HOSTILE[kind].threads for kind in kinds))
     outcome.faults.update(kinds)
     return outcome
@@ -78,16 +80,14 @@ def _blocking(folder: Path) -> Any:
     return agent
 
 
-def _check_ends(drive: Drive, trial: Trial, folder: Path) -> None:
+def _check_ends(drive: Drive, trial: Trial, folder: Path, done: list[Any]) -> None:
     """Each hostile attempt ended as it had to, with its traceback, and none of its processes lives."""
-    paths = sorted((folder / "steps").glob("*.jsonl")) if (folder / "steps").exists() else []
-    done = [one for path in paths for one in read_record(path).executions]
     for kind in trial.kinds:
         who = f"agents: {kind}"
         mine = [one for one in done if one.task["harm"] == kind]
         spec = HOSTILE[kind]
         if not mine and not drive.outcome.broken:
-            drive.outcome.breaks(who, "its execution is in no record")
+            drive.outcome.breaks(who, "its execution never ended")
         for one in mine:
             if one.failure not in spec.ends and not (one.failure == "no_llm_call" and "" in spec.ends):
                 ends = " or ".join(repr(end) for end in spec.ends)

@@ -23,7 +23,7 @@ from typing import Any
 from chaos_parts.wire import Asked, Connection, Gone, Op, json_message
 
 MARK = re.compile(r"\[\[([^|\]]*)\|([^|\]]*)\|([^|\]]*)\|([^|\]]*)\]\]")
-CONTEXT = 8_000_000
+CONTEXT = 65_536
 WORDS = ("alpha", "the", "hello", "and", "inner", "respect", "gold", "thing", "ring", "42", "é", "x")
 OPENER = "<|im_start|>assistant"
 

@@ -179,8 +179,14 @@ bytes_of("a literal NaN", lambda body: [message(body.replace(b"[[-", b"[[NaN, 5,
 plain("HTML", message(b"<html><body>Bad gateway</body></html>"))
 plain("no body", message(b""))
 plain("deep JSON", message(b"[" * 100_000 + b"]" * 100_000))
-for _value in (None, [], 7, "text", {}):
-    plain(f"the JSON value {json.dumps(_value)}", json_message(_value))
+for _name, _value in {
+    "null": None,
+    "an empty list": [],
+    "a number": 7,
+    "a text": "text",
+    "an empty object": {},
+}.items():
+    plain(f"JSON that is {_name}", json_message(_value))
 
 # Tokens
 

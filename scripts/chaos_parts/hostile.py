@@ -183,7 +183,7 @@ async def _(task: Any, llm: Any, folder: Path) -> float:
     return 1.0
 
 
-@hostile("cancels every task of its loop", FAILED, FINE, LATE)
+@hostile("cancels every task of its loop", FAILED, FINE, LATE, alone=True)
 async def _(task: Any, llm: Any, folder: Path) -> float:
     for other in asyncio.all_tasks():
         other.cancel()
@@ -205,9 +205,9 @@ async def _(task: Any, llm: Any, folder: Path) -> float:
 # Time
 
 
-@hostile("blocks the event loop past its deadline", LATE, FAILED, FINE)
+@hostile("blocks the event loop past its deadline", LATE, FAILED, FINE, alone=True)
 async def _(task: Any, llm: Any, folder: Path) -> float:
-    time.sleep(6.0)
+    time.sleep(8.0)
     return 1.0
 
 

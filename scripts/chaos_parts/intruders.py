@@ -134,7 +134,7 @@ def trials(setting: Setting) -> list[Trial]:
             "intruders",
             ("half-open sockets and malformed requests",),
             setting.bound(_run),
-            60.0 if setting.quick else 900.0,
+            90.0 if setting.quick else 900.0,
             setting.seed,
         )
     ]
@@ -215,7 +215,7 @@ def _start(setting: Setting, trial: Trial, folder: Path) -> int:
 
 class _Intruder:
     def __init__(self, setting: Setting, trial: Trial, folder: Path) -> None:
-        self._count, self._half = (1_000, 200) if setting.quick else (10_000, 1_000)
+        self._count, self._half = (500, 100) if setting.quick else (10_000, 1_000)
         self._flood = FLOOD_MIB
         self._chance = random.Random(f"intruder {trial.seed}")
         self._folder = folder

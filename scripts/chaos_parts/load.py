@@ -213,8 +213,16 @@ def leftovers() -> dict[str, int]:
         # tqdm keeps one thread for all its bars.
         "threads": sum(type(thread).__name__ != "TMonitor" for thread in threading.enumerate()),
         "fds": len(os.listdir("/proc/self/fd")),
-        "children": len(children.read_text().split()) if children.exists() else 0,
+        "children": sum(map(_runs, children.read_text().split())) if children.exists() else 0,
     }
+
+
+def _runs(pid: str) -> bool:
+    """Whether a process is more than an entry that nobody has collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 async def tasks() -> int:

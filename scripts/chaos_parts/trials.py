@@ -20,6 +20,7 @@ from chaos_parts.outcome import Outcome
 PIDS = "pids"  # a file in a trial's folder: pid and start of every process that an agent started
 GRACE_SECONDS = 2.0
 ALONE_SECONDS = 30.0
+NOT_RUN = "was not run"
 Run = Callable[["Trial", Path], Outcome]
 
 
@@ -86,7 +87,7 @@ def conduct(trials: Sequence[Trial], root: Path, *, jobs: int, seconds: float) -
             trial, bunch = waiting.popleft()
             if time.monotonic() > end:
                 late = Outcome()
-                late.breaks(trial.who, f"was not run: {seconds:.0f} s were over")
+                late.breaks(trial.who, f"{NOT_RUN}: {seconds:.0f} s were over")
                 finished.append((trial, late, bunch))
                 continue
             number += 1
@@ -102,13 +103,14 @@ def conduct(trials: Sequence[Trial], root: Path, *, jobs: int, seconds: float) -
                     yield bunch.trial, _verdict(bunch.found, bunch.alone)
             elif found.broken and (alone := trial.alone()):
                 bunch = _Bunch(trial, found, len(alone))
-                waiting.extendleft((one, bunch) for one in reversed(alone))
+                waiting.extend((one, bunch) for one in alone)
             else:
                 yield trial, found
 
 
 def _verdict(whole: Outcome, alone: Outcome) -> Outcome:
-    broken = alone.broken or whole.broken
+    found = [pair for pair in alone.broken if NOT_RUN not in pair[1]]
+    broken = found or whole.broken
     whole.add(alone)
     whole.broken = broken
     return whole
