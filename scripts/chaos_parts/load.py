@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 import time
+import traceback
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -129,6 +130,7 @@ class Drive:
         try:
             output = generate(self.args, number, self.source)
         except BaseException as error:
+            traceback.print_exc()
             words = str(error).strip().splitlines() or [""]
             self.outcome.breaks(
                 who, f"ended step {number} of the run: {type(error).__name__}: {words[0][:200]} ... {words[-1][:200]}"
