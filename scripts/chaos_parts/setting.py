@@ -1,0 +1,31 @@
+"""What all parts share: the scale, the seed, the language."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from chaos_parts.outcome import Outcome
+from chaos_parts.trials import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """quick: the short form. checkpoint: a directory with the tokenizer. steps: of a soak."""
+
+    seed: int
+    quick: bool
+    checkpoint: Path
+    tokenizer: Any
+    steps: int = 0
+
+    def random(self, part: str) -> random.Random:
+        """Random numbers that depend on the seed and the part alone."""
+        return random.Random(f"{part} {self.seed}")
+
+    def bound(self, run: Callable[[Setting, Trial, Path], Outcome]) -> Callable[[Trial, Path], Outcome]:
+        return partial(run, self)

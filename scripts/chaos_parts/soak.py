@@ -1,0 +1,121 @@
+"""A soak: many steps with every kind of agent and engine fault; memory, files, threads and tasks have to stay flat."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import agentlightning as agl
+
+from chaos_parts.engine import EngineProcess, Plan
+from chaos_parts.engine_faults import FAULTS
+from chaos_parts.hostile import HOSTILE
+from chaos_parts.intruders import memory
+from chaos_parts.load import Drive, ask, client, converse, leftovers, mark, seen, tasks
+from chaos_parts.outcome import Outcome
+from chaos_parts.setting import Setting
+from chaos_parts.trials import Trial
+from slime_agl.assemble import current
+
+BATCH, SHOWN, WARM = 6, 20, 0.3
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {}, "b": {}}}},
+    }
+]
+# Agents of which each step can bear some: none that needs a deadline, and none that leaves what nothing can end.
+HARMS = (
+    "exit() in the main coroutine", "KeyboardInterrupt", "an exception that cannot be printed", "StopIteration",
+    "recursion without end", "exit() in a child task that nobody awaits", "exit() in a callback",
+    "exit() in a task that outlives its attempt", "KeyboardInterrupt in a child task", "loop.stop()", "leaves a task behind",
+    "leaves a process behind", "leaves a grandchild behind", "a storm of retries", "leaves in the middle of its requests",
+    "calls after its end", "words that no file can hold", "a reward that is NaN", "10,000 messages",
+)  # fmt: skip
+# How much each may grow from the first part of the run to its last.
+SPARE = {"MiB": 24.0, "fds": 12.0, "threads": 6.0, "tasks": 20.0, "children": 2.0}
+
+
+def trials(setting: Setting) -> list[Trial]:
+    return [Trial("soak", (f"{setting.steps} steps",), setting.bound(_run), 120.0 + 30.0 * setting.steps, setting.seed)]
+
+
+def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
+    record, chance = folder / "record.jsonl", setting.random("soak")
+    calm = [name for name, fault in FAULTS.items() if not fault.waits]
+    rows: list[Any] = []
+    for at in range(997):
+        metadata = {"kind": "", "harm": "", "tool": False}
+        match at % 6:
+            case 0:
+                metadata["kind"] = chance.choice(calm)
+            case 1:
+                metadata["harm"] = chance.choice(HARMS)
+            case 2:
+                metadata["tool"] = True
+        rows.append({"prompt": f"row {at}", "metadata": metadata})
+    with EngineProcess(Plan(record, trial.seed), setting.tokenizer, FAULTS) as engine:
+        drive = Drive(
+            folder, setting.checkpoint, engine.url, rows, agent=_agent(folder), batch=BATCH,
+            section={"runners": {"timeout_seconds": 30.0}},
+        )  # fmt: skip
+        looks = [_look(drive, trial, number, setting.steps) for number in range(setting.steps)]
+        outcome = drive.close(trial.who, [record])
+    _judge(trial, [look for look in looks if look], outcome)
+    return outcome
+
+
+def _agent(folder: Path) -> Any:
+    @agl.rollout
+    async def agent(task: Any, llm: Any) -> Any:
+        seen.executions += 1
+        if task["harm"]:
+            return await HOSTILE[task["harm"]].act(task, llm, folder)
+        if task["tool"]:
+            return await _with_tool(task, llm)
+        await converse(task, llm)
+        return 1.0
+
+    return agent
+
+
+async def _with_tool(task: Any, llm: Any) -> float:
+    messages: list[Any] = [{"role": "user", "content": f"{mark(task, llm.endpoint)} [tool]"}]
+    async with client(llm) as http:
+        for _ in range(3):
+            reply = await ask(http, llm, messages, tools=TOOLS)
+            calls = reply.get("tool_calls") or []
+            messages += [{"role": "tool", "tool_call_id": call["id"], "content": "3"} for call in calls]
+            if not calls:
+                return 1.0
+    return 0.0
+
+
+def _look(drive: Drive, trial: Trial, number: int, steps: int) -> dict[str, float]:
+    """One step; every so often what the process holds after it."""
+    drive.step(trial.who)
+    seen.kept = []
+    drive.source.taken[:-64] = []
+    if (number + 1) % max(1, steps // SHOWN):
+        return {}
+    runtime = current()
+    count = runtime.run(tasks()) if runtime else 0
+    return {"step": number + 1, "MiB": memory("VmRSS"), **leftovers(), "tasks": count, "at": time.monotonic()}
+
+
+def _judge(trial: Trial, looks: list[dict[str, float]], outcome: Outcome) -> None:
+    names = list(SPARE)
+    outcome.notes.append("soak:  step  " + "  ".join(name.rjust(8) for name in names))
+    outcome.notes += [
+        f"soak: {look['step']:5.0f}  " + "  ".join(f"{look[name]:8.0f}" for name in names) for look in looks
+    ]
+    warm = looks[int(len(looks) * WARM) :]
+    if len(warm) < 6:
+        return
+    third = len(warm) // 3
+    for name, spare in SPARE.items():
+        first, last = (statistics.median(look[name] for look in part) for part in (warm[:third], warm[-third:]))
+        if last > first + spare:
+            outcome.breaks(trial.who, f"{name} grow: {first:.0f} at first, {last:.0f} at the end")
