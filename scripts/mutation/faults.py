@@ -162,6 +162,17 @@ FAULTS: dict[str, Fault] = {
         "slime_agl/credit/groups.py", "executions.setdefault(sample.execution, [])", "executions.setdefault(at, [])",
         "tests/test_reward.py::test_an_execution_of_many_samples_counts_once",
     ),
+    "the baseline leaves masked executions out": Fault(
+        "slime_agl/credit/groups.py", "        if not sample.removed:\n", "        if sample.trained:\n",
+        "tests/credit/test_groups.py",
+    ),
+    "the frozen model is trained": Fault(
+        "slime_agl/host/args.py", "        if (address := trained_address(args)) is not None:\n",
+        "        if (address := None) is not None:\n", "tests/host/test_host_served.py",
+    ),
+    "a tail may drop a tool result": Fault(
+        "slime_agl/chat/delta.py", "        if dropped is not None:\n", "        if False:\n", "tests/chat/test_chat_seams.py",
+    ),
     "the count of shown tokens is not checked": Fault(
         SAMPLING, "if part.prompt_tokens and part.prompt_tokens != shown:", "if False:",
         CALLS + "test_an_engine_that_saw_other_tokens_breaks_the_session",

@@ -11,7 +11,7 @@ from tests.oracle.direct import run_family
 from tests.oracle.families import family
 from tests.oracle.through_slime import MODES, run_steps
 
-PROGRAMS = int(os.environ.get("ORACLE_PROGRAMS", "24"))
+PROGRAMS = int(os.environ.get("ORACLE_PROGRAMS", "12"))
 # One of each way to write a turn: closers, openers that stop, a template that looks back, one that drops reasoning.
 FAMILIES = ("tiny", "smollm2", "qwen3", "deepseek-v3", "glm4.5", "mistral-nemo")
 
