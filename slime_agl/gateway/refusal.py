@@ -5,6 +5,7 @@ from __future__ import annotations
 from slime_agl.errors import SlimeAglError
 
 CONTEXT_OVERFLOW = "context_length_exceeded"
+OVERFLOW_WORDS = "maximum context length is"  # for dialects whose errors have no code
 
 
 class Refusal(SlimeAglError):
@@ -39,7 +40,7 @@ def context_overflow(prompt: int, limit: int) -> Refusal:
     """400 context_length_exceeded: the prompt leaves no room for an answer."""
     return Refusal(
         400,
-        f"This model's maximum context length is {limit} tokens. However, your messages resulted in {prompt} tokens.",
+        f"This model's {OVERFLOW_WORDS} {limit} tokens. However, your messages resulted in {prompt} tokens.",
         code=CONTEXT_OVERFLOW,
         param="messages",
     )
