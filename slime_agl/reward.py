@@ -1,4 +1,4 @@
-"""Functions that slime's flags name: `custom_rm` for --custom-rm-path, `normalize_rewards` for
+"""Functions that slime's flags name: `custom_rm` (with --group-rm also `custom_group_rm`) for --custom-rm-path, `normalize_rewards` for
 --custom-reward-post-process-path, `check_reward_nonzero_std` for --dynamic-sampling-filter-path.
 """
 
@@ -172,6 +172,11 @@ async def custom_rm(args: Any, sample: Sample | list[Any], **kwargs: Any) -> Any
             )
         reward = await ask(function, execution)
     return shaped(reward, getattr(args, "reward_key", None), f"the reward of rollout {execution.rollout_id}")
+
+
+async def custom_group_rm(args: Any, samples: list[Any], **kwargs: Any) -> list[Any]:
+    """`custom_rm` for a list only, named as slime names the parameter of a group's reward function (--group-rm)."""
+    return await custom_rm(args, samples, **kwargs)
 
 
 def load_reward_function(path: str | None) -> RewardFunction | None:

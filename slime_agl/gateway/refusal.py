@@ -5,6 +5,7 @@ from __future__ import annotations
 from slime_agl.errors import SlimeAglError
 
 CONTEXT_OVERFLOW = "context_length_exceeded"
+OVERFLOW_WORDS = "maximum context length is"  # for dialects whose errors have no code
 
 
 class Refusal(SlimeAglError):
@@ -39,7 +40,7 @@ def context_overflow(prompt: int, limit: int, *, least: bool = False) -> Refusal
     """400 context_length_exceeded: the prompt leaves no room for an answer. least: it has `prompt` tokens or more."""
     return Refusal(
         400,
-        f"This model's maximum context length is {limit} tokens. However, your messages resulted in "
+        f"This model's {OVERFLOW_WORDS} {limit} tokens. However, your messages resulted in "
         f"{'at least ' if least else ''}{prompt} tokens.",
         code=CONTEXT_OVERFLOW,
         param="messages",
@@ -50,7 +51,7 @@ def overlong(what: str, most: int, unit: str, limit: int) -> Refusal:
     """400 context_length_exceeded for what is not even encoded: it is larger than all that the context can hold."""
     return Refusal(
         400,
-        f"This model's maximum context length is {limit} tokens. However, you sent {what}; at most {most} {unit} can fit.",
+        f"This model's {OVERFLOW_WORDS} {limit} tokens. However, you sent {what}; at most {most} {unit} can fit.",
         code=CONTEXT_OVERFLOW,
         param="messages",
     )

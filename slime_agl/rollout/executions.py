@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from slime_agl.errors import InvariantError
 from slime_agl.execution import Execution, Job, nothing
+from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, OVERFLOW_WORDS
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
 from slime_agl.rollout.replay import require_replay
 from slime_agl.rollout.rewards import Rewarder
@@ -91,6 +94,10 @@ class Executor:
         if not self._evaluation:
             check_fan_out(self._args, execution, samples)
             warn_of_many_samples(execution, self._runtime)
+        if samples and cut_by_context(execution) and self._rewarder.can_reward(execution, samples[0]):
+            # What it did so far trains, and the Sample that ran out says that it is truncated.
+            counters = execution.counters + Counter(cut_by_context=1)
+            execution = dataclasses.replace(execution, failure="", counters=counters)
         failure = self._runtime.config.failure
         policy = failure.policy(execution.failure) if execution.failure else ""
         if policy in ("mask", "retry") or not samples:
@@ -172,6 +179,12 @@ async def ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
         if not task.cancelling():
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def cut_by_context(execution: Execution) -> bool:
+    """Whether the agent ended by not catching the refusal of a prompt that had no room left in the context."""
+    told = CONTEXT_OVERFLOW in execution.error or OVERFLOW_WORDS in execution.error
+    return execution.failure == "agent_error" and bool(execution.ledger.full) and told
 
 
 def _last(samples: list[Sample], execution: Execution) -> Sample:

@@ -16,6 +16,7 @@ from slime_agl.host import RolloutArgs, Sample, async_rm, batched_async_rm, has_
 from slime_agl.reward import RewardFunction, ask, shaped
 
 FAILED = "failed"
+OURS = ("slime_agl.reward.custom_rm", "slime_agl.reward.custom_group_rm")
 
 
 class Rewarder:
@@ -48,6 +49,16 @@ class Rewarder:
             reward = await ask(self._function, execution)
             return self.shape(reward, f"agl.reward on rollout {execution.rollout_id}", evaluation=evaluation)
         return None
+
+    def can_reward(self, execution: Execution, sample: Sample) -> bool:
+        """Whether anything gives this execution a reward: itself, `agl.reward`, or an option of slime's but ours.
+
+        `slime_agl.reward.custom_rm` asks the first two only.
+        """
+        path = sample.custom_rm_path or self._args.custom_rm_path
+        if execution.reward is not None or self._function is not None:
+            return True
+        return path not in OURS and has_reward_option(self._args.raw, sample)
 
     async def credits(self, execution: Execution) -> list[Any]:
         """The reward of each segment in training, as `agl.credit` says; None where slime's options have to give one.

@@ -153,3 +153,61 @@ def test_a_reward_that_is_no_finite_number_is_a_failure_of_the_agent(run_rollout
     TRIES.clear()
     output = run_rollout(rewards_nan, [value], agl={"failure": {"agent_error": "retry"}})
     assert [sample.reward for sample in flat(output.samples)] == [1.0]
+
+
+@agl.rollout
+async def talks_without_end(task: Any, llm: Any) -> float:
+    """Lets the refusal of an overlong prompt end it; emits a reward first when the task says so."""
+    messages: list[Any] = [{"role": "user", "content": task["prompt"]}]
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as ai:
+        while True:
+            answer = await ai.chat.completions.create(model="m", messages=messages)
+            if "emit" in task["prompt"]:
+                agl.emit_reward(0.25)
+            messages += [answer.choices[0].message.model_dump(exclude_none=True)]
+            messages += [{"role": "user", "content": "more " * 5}]
+
+
+def halves(task: Any, execution: Any) -> float:
+    return 0.5
+
+
+def test_an_agent_that_the_end_of_the_context_ends_trains_as_truncated_with_what_rewards_it(fake_sglang, run_rollout):
+    fake_sglang.answer_with(lambda request: "word " * 4)
+    for prompt, section, reward in (("emit", {}, 0.25), ("go", {"reward": f"{__name__}.halves"}, 0.5)):
+        output = run_rollout(talks_without_end, [prompt], rollout_max_context_len=200, agl=section)
+        ((sample,),) = output.samples
+        assert (sample.status, sample.reward, sample.remove_sample) == (Sample.Status.TRUNCATED, reward, False)
+        assert sum(sample.loss_mask) == output.metrics["rollout/agl/trained_tokens"] > 0
+        assert output.metrics["rollout/agl/cut_by_context"] == 1
+        assert "rollout/agl/failed/agent_error" not in output.metrics
+
+
+def test_an_agent_that_the_end_of_the_context_ends_without_a_reward_has_failed(fake_sglang, run_rollout):
+    fake_sglang.answer_with(lambda request: "word " * 4)
+    output = run_rollout(
+        talks_without_end, ["go", "emit"], rollout_batch_size=1, over_sampling_batch_size=2, rollout_max_context_len=200,
+        custom_rm_path="slime_agl.reward.custom_rm",
+    )  # fmt: skip
+    assert flat(output.samples)[0].prompt == "emit"
+
+
+def test_an_agent_that_fails_otherwise_after_the_end_of_the_context_is_masked(fake_sglang, run_rollout):
+    fake_sglang.answer_with(lambda request: "word " * 4)
+
+    @agl.rollout
+    async def stumbles(task: Any, llm: Any) -> float:
+        try:
+            messages: list[Any] = [{"role": "user", "content": "x"}]
+            async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as ai:
+                while True:
+                    answer = await ai.chat.completions.create(model="m", messages=messages)
+                    messages += [answer.choices[0].message.model_dump(exclude_none=True)]
+                    messages += [{"role": "user", "content": "more " * 5}]
+        except openai.BadRequestError:
+            pass
+        agl.emit_reward(1.0)
+        raise RuntimeError("a fault of its own")
+
+    output = run_rollout(stumbles, ["bad"], n_samples=1, agl={"failure": "negative"}, rollout_max_context_len=200)
+    assert output.metrics["rollout/agl/failed/agent_error"] == 1
