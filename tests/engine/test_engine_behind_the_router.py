@@ -83,7 +83,7 @@ async def test_a_session_stays_at_its_worker_while_the_router_is_passed_by(conne
         fakes = [stack.enter_context(FakeSGLang(default="hello")) for _ in range(3)]
         urls = [fake.url for fake in fakes]
         router = stack.enter_context(start_router(urls, policy="round_robin", log=tmp_path / "router.log"))
-        engine = await connect(router.url)
+        engine = await connect(router.url, backoff=Backoff(first=0.25, longest=2.0))
         fakes[0].stop()
         await _until_passed_by(engine, router.url)
         for fake in fakes:
@@ -100,7 +100,8 @@ async def test_without_its_router_the_workers_go_on(connect, tmp_path, caplog):
     with FakeSGLang(default="hello") as one, FakeSGLang(default="hello") as two:
         router = start_router([one.url, two.url], policy="round_robin", log=tmp_path / "router.log")
         with router:
-            engine = await connect(router.url)
+            # Without pauses all tries are over before the workers have been looked at.
+            engine = await connect(router.url, backoff=Backoff(first=0.25, longest=2.0))
             await engine.generate(ask([1], "r1"))
         sampled = await engine.generate(ask([1], "r2"))
         assert sampled.finish == "stop"
