@@ -125,16 +125,20 @@ def test_an_exit_after_the_attempts_end_is_counted_and_harms_nobody() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_whoever_waits_is_told_when_the_thread_of_a_loop_dies() -> None:
     class Broken(asyncio.SelectorEventLoop):
-        def break_down(self) -> None:
-            self._selector.close()
+        broken = False
 
-    loop = Broken()
-    thread = LoopThread("test", loop, exited=lambda error: None)
+        def _run_once(self) -> None:
+            if self.broken:
+                raise OSError("somebody closed the selector")
+            super()._run_once()
+
+    broken = Broken()
+    thread = LoopThread("test", broken, exited=lambda error: None)
     thread.start()
 
     async def wait():
-        loop.break_down()
-        await loop.create_future()
+        broken.broken = True
+        await asyncio.get_running_loop().create_future()
 
     with pytest.raises(SlimeAglError, match="thread test has ended"):
         thread.submit(wait()).result(PATIENCE)
@@ -142,7 +146,6 @@ def test_whoever_waits_is_told_when_the_thread_of_a_loop_dies() -> None:
     with pytest.raises(SlimeAglError, match="thread test has ended"):
         thread.submit(late)
     thread.stop()
-    del thread, loop
     gc.collect()  # the task that nobody can end any more complains here, not in another test
 
 
