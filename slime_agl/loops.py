@@ -69,7 +69,11 @@ class LoopThread:
                 "the thread %s has not ended %g s after it was told to; it is left behind", self._name, JOIN_SECONDS
             )
             return False
-        self.loop.close()
+        try:
+            self.loop.close()
+        except (OSError, RuntimeError) as error:
+            # What broke it down is what its end needs too.
+            logger.debug("the loop of the thread %s cannot be closed", self._name, exc_info=error)
         return True
 
     def _answered(self, future: Future[Any]) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from slime_agl.lightning import warden
 from slime_agl.lightning.owner import Name, Owner, current
-from slime_agl.lightning.warden import Births, birth_line, descendants, marked, read_birth, send
+from slime_agl.lightning.warden import Births, birth, birth_line, descendants, marked, read_birth, send
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Processes:
                 self._warden = self._new_warden()
 
     def _new_warden(self) -> subprocess.Popen[bytes] | None:
-        command = [sys.executable, "-I", "-S", warden.__file__, str(os.getpid()), self._mark()]
+        command = [sys.executable, "-I", "-S", warden.__file__, *map(str, birth(os.getpid())), self._mark()]
         null = subprocess.DEVNULL
         try:
             # A session of its own: what the user's terminal sends is not for it.

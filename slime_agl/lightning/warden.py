@@ -1,6 +1,6 @@
-"""Ends what a driver's attempts started when the driver dies. A program of its own: `warden.py PID MARK`.
+"""Ends what a driver's attempts started when the driver dies. A program of its own: `warden.py PID BEGAN MARK`.
 
-PID: the driver. MARK: how an entry in the environment of such a process begins. On stdin come processes without it, a
+PID, BEGAN: the driver, as `birth` tells it. MARK: how an entry in the environment of such a process begins. On stdin come processes without it, a
 line each as in `birth_line`, and `quit` when the driver needs this no longer. Imports the standard library alone.
 """
 
@@ -107,17 +107,22 @@ def _end_all(mark: bytes, born: Births) -> None:
         time.sleep(0.05)
 
 
-def _dismissed(driver: int, born: Births) -> bool:
+def _dismissed(driver: tuple[int, int], born: Births) -> bool:
     """Wait for the driver. False when it died without a word."""
-    waiting = select.poll()
+    waiting, patience = select.poll(), None
     waiting.register(0, select.POLLIN)
     try:
-        waiting.register(os.pidfd_open(driver), select.POLLIN)
+        waiting.register(os.pidfd_open(driver[0]), select.POLLIN)
+    except ProcessLookupError:
+        patience = 0
     except (OSError, AttributeError):
         pass  # an old kernel: the end of stdin tells
+    if birth(driver[0]) != driver:
+        # It died before this had begun. The end of stdin would not tell: what it forked holds the other end too.
+        patience = 0
     pending = b""
     while True:
-        ready = waiting.poll()
+        ready = waiting.poll(patience)
         if any(fd == 0 for fd, _ in ready):
             read = os.read(0, 65536)
             if not read:
@@ -126,15 +131,15 @@ def _dismissed(driver: int, born: Births) -> bool:
             if b"quit" in lines:
                 return True
             born |= {read_birth(line) for line in lines}
-        elif ready:
+        elif ready or patience == 0:
             return False
 
 
 def main() -> None:
     born: Births = set()
     with contextlib.suppress(KeyboardInterrupt):
-        if not _dismissed(int(sys.argv[1]), born):
-            _end_all(sys.argv[2].encode(), born)
+        if not _dismissed((int(sys.argv[1]), int(sys.argv[2])), born):
+            _end_all(sys.argv[3].encode(), born)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 
@@ -103,8 +104,8 @@ def test_an_agent_that_ends_the_loop_fails_alone(end, mode) -> None:
     ended, *others = run_on_a_loop_of_its_own(agent, [{"end": end}, {}, {}], mode=mode)[0]
     assert [other.reward for other in others] == [1.0, 1.0]
     assert ended.status == "failed" and ended.error_type != "TimeoutError"
-    wanted = {in_a_callback: "SystemExit", by_stopping_the_loop: "top"}
-    assert wanted.get(end, end.__name__) in ended.error
+    said = "KeyboardInterrupt" if "interrupt" in end.__name__ else "SystemExit: 3"
+    assert ("top" if end is by_stopping_the_loop else said) in ended.error
 
 
 def test_an_exit_after_the_attempts_end_is_counted_and_harms_nobody() -> None:
@@ -121,18 +122,23 @@ def test_an_exit_after_the_attempts_end_is_counted_and_harms_nobody() -> None:
     assert outcomes[1].reward == 1.0 and metrics["exits_caught"] == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_whoever_waits_is_told_when_the_thread_of_a_loop_dies() -> None:
     class Broken(asyncio.SelectorEventLoop):
-        def break_down(self) -> None:
-            self._selector.close()
+        broken = False
 
-    loop = Broken()
-    thread = LoopThread("test", loop, exited=lambda error: None)
+        def _run_once(self) -> None:
+            if self.broken:
+                raise OSError("somebody closed the selector")
+            super()._run_once()
+
+    broken = Broken()
+    thread = LoopThread("test", broken, exited=lambda error: None)
     thread.start()
 
     async def wait():
-        loop.break_down()
-        await loop.create_future()
+        broken.broken = True
+        await asyncio.get_running_loop().create_future()
 
     with pytest.raises(SlimeAglError, match="thread test has ended"):
         thread.submit(wait()).result(PATIENCE)
@@ -140,6 +146,7 @@ def test_whoever_waits_is_told_when_the_thread_of_a_loop_dies() -> None:
     with pytest.raises(SlimeAglError, match="thread test has ended"):
         thread.submit(late)
     thread.stop()
+    gc.collect()  # the task that nobody can end any more complains here, not in another test
 
 
 def test_an_agent_that_blocks_the_loop_is_named_with_its_line(caplog) -> None:
