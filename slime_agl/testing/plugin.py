@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,21 @@ DEADLINE_SECONDS = 60.0
 
 # Test modules import agentlightning before any fixture runs; without this its import asks the network for prices.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+
+UNDER_SLIMES_CONTRACT = any(name.startswith("SLIME_CONTRACT_") for name in os.environ)
+
+
+@pytest.fixture(scope="session", autouse=UNDER_SLIMES_CONTRACT)
+def _slimes_contract() -> Iterator[None]:
+    """Under slime's plugin contract tests, what they call without arguments; see `slime_agl.testing.contracts`."""
+    if getattr(sys.modules.get("transformers"), "__spec__", None) is None:
+        sys.modules.pop("transformers", None)  # the empty one that slime's tests put in its place
+
+    from slime_agl.testing.contracts import checked_here, with_arguments
+
+    with with_arguments() if checked_here() else nullcontext():
+        yield
 
 
 @pytest.fixture
