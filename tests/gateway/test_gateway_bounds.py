@@ -270,10 +270,5 @@ async def test_what_many_sessions_took_is_given_back(bench, fake_sglang, monkeyp
     assert threading.active_count() <= threads + 1, "two threads encode, of which the first session needed one"
     while server.connections:
         await asyncio.sleep(0)
-    engine = bench.gateway._parts.engine
-    while any(len(part) for part in _sets_of_connections(engine)):
+    while bench.gateway._parts.engine._posts._open:
         await asyncio.sleep(0)
-
-
-def _sets_of_connections(engine: Any) -> list[Any]:
-    return [part._open for part in vars(engine).values() if hasattr(part, "_open")]
