@@ -55,8 +55,9 @@ class GatewayConfig:
     public_url: str | None = key(None, "URL under which agents reach the gateway, when it is not `http://host:port`")
     auth: Literal["auto", "required"] = key(
         "auto",
-        "`required`: only an attempt's own key is let in; `auto`: the same on other addresses than loopback, "
-        "while on loopback a placeholder such as `dummy` passes and another attempt's key does not",
+        "`required`: only an attempt's own key is let in; `auto`: the same where `host` or `public_url` is not loopback, "
+        "while on loopback a placeholder such as `dummy` passes and another attempt's key does not; what a web page "
+        "sends (a foreign Host, any Origin, other bodies than `application/json`) never passes",
     )
 
     def __post_init__(self) -> None:
@@ -177,7 +178,9 @@ class Config:
         "there is none, without the groups that were under way",
     )
     dashboard_port: int | None = key(
-        None, "loopback port of Agent Lightning's own dashboard over the store of this process; null for none"
+        None,
+        "loopback port of Agent Lightning's own dashboard over the store of this process, at the address with a token "
+        "that the log shows; null for none",
     )
 
     def __post_init__(self) -> None:

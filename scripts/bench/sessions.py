@@ -16,6 +16,7 @@ import json
 import os
 import tempfile
 import threading
+import time
 import tracemalloc
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from bench.rounds import Process
 from bench.subject import Ours, resident
 
 LETTERS = 3000
+SETTLE_SECONDS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,17 @@ async def _live(subject: Ours, count: int, turns: int, client: str) -> Taken:
     return Taken(max(peak, taken.memory), taken.descriptors, taken.threads)
 
 
+def _settled(idle: Taken) -> Taken:
+    """What is held when connections to the engine were idle for as long as they are kept."""
+    for _ in range(SETTLE_SECONDS):
+        gc.collect()
+        end = Taken.now()
+        if end.descriptors <= idle.descriptors:
+            break
+        time.sleep(1)
+    return end
+
+
 class Measured(Ours):
     async def in_flight(self) -> int:
         return await self._gateway.in_flight()
@@ -161,8 +174,7 @@ def main(arguments: list[str]) -> None:
         if options.where:
             _where(before)
         subject.close("sessions")
-        gc.collect()
-        end = Taken.now()
+        end = _settled(idle)
     print(f"{options.count} sessions of {options.turns} turns, client {options.client}")
     print(f"{'':12}{'idle':>10}{'peak':>10}{'end':>10}{'above idle':>12}")
     for name, form, scale in (("memory", ".0f", 2**20), ("descriptors", "d", 1), ("threads", "d", 1)):
@@ -173,5 +185,7 @@ def main(arguments: list[str]) -> None:
 
 async def _warm(subject: Measured, client: str) -> None:
     agent = (Raw if client == "raw" else OpenAI)(subject.url, "/rollout/warm/attempt/0/v1")
-    await agent.say([{"role": "user", "content": "hi"}])
+    # Long enough for the threads that encode, both of which are made once.
+    for number in range(4):
+        await agent.say([{"role": "user", "content": f"{number} and so on " * 500}])
     await agent.close()

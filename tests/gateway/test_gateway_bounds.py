@@ -246,3 +246,29 @@ async def test_one_attempts_work_leaves_a_thread_for_others():
         await encoders.run("polite", lambda: 1 // 0)
     assert await encoders.run("polite", lambda: "still") == "still"
     encoders.close()
+
+
+async def test_what_many_sessions_took_is_given_back(bench, fake_sglang, monkeypatch):
+    """Connections, threads and sessions are as many as before; memory is for scripts/bench to measure."""
+    monkeypatch.setattr("slime_agl.engine.connections.IDLE_SECONDS", 0.0)
+    fake_sglang.answer_with(lambda request: "hello")
+    server, names = bench.gateway._server, [f"at-{number}" for number in range(48)]
+
+    async def live(name: str) -> None:
+        client = await bench.open(name)
+        told: list[Any] = [{"role": "user", "content": f"{name}: " + "so on " * 1000}]
+        for _ in range(2):
+            answer = await client.chat.completions.create(model="m", messages=told)
+            told += [answer.choices[0].message.model_dump(exclude_none=True), *ASK]
+        await client.close()
+        assert len((await bench.seal(name)).ledger.turns) == 2
+
+    await live("warm")
+    threads = threading.active_count()
+    await asyncio.gather(*map(live, names))
+    assert len(bench.gateway._sessions) == await bench.gateway.in_flight() == 0
+    assert threading.active_count() <= threads + 1, "two threads encode, of which the first session needed one"
+    while server.connections:
+        await asyncio.sleep(0)
+    while bench.gateway._parts.engine._posts._open:
+        await asyncio.sleep(0)
