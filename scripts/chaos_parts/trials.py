@@ -111,7 +111,7 @@ def conduct(trials: Sequence[Trial], root: Path, *, jobs: int, seconds: float) -
 
 def _verdict(whole: Outcome, alone: Outcome) -> Outcome:
     found = [pair for pair in alone.broken if NOT_RUN not in pair[1]]
-    broken = found or whole.broken
+    broken = found or list(whole.broken)
     whole.add(alone)
     whole.broken = broken
     return whole
