@@ -112,12 +112,13 @@ class Drive:
         self.before = leftovers()
         self._stack = ExitStack()
         shape = MODES[mode]
+        # One group at a time, so that a synchronous step waits for each fault to come to its end.
         own = {"agent": self._stack.enter_context(importable(agent)), **shape.get("agl", {}), **(section or {})}
         own["runners"] = {"timeout_seconds": 60.0, **own.get("runners", {})}
         flags = {name: value for name, value in shape.items() if name != "agl"} | flags
         self.args = make_args(
             engine, checkpoint, rollout_batch_size=batch, n_samples_per_prompt=samples, num_rollout=1 << 20,
-            over_sampling_batch_size=batch + (batch // 2 if mode != "sync" else 0), agl=own, **flags,
+            over_sampling_batch_size=batch + batch // 2 if mode != "sync" else 1, agl=own, **flags,
         )  # fmt: skip
         self.source = ListDataSource(rows, samples)
         self.delivered: list[list[Plain]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -110,7 +111,7 @@ def conduct(trials: Sequence[Trial], root: Path, *, jobs: int, seconds: float) -
 
 def _verdict(whole: Outcome, alone: Outcome) -> Outcome:
     found = [pair for pair in alone.broken if NOT_RUN not in pair[1]]
-    broken = found or whole.broken
+    broken = found or list(whole.broken)
     whole.add(alone)
     whole.broken = broken
     return whole
@@ -128,8 +129,10 @@ def _start(trial: Trial, folder: Path) -> _Child:
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            # An agent may have closed them; nothing may let this process go on as its parent.
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
             os._exit(status)
     return _Child(trial, pid, os.pidfd_open(pid), folder, time.monotonic())
 
