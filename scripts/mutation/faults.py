@@ -26,8 +26,8 @@ ONE_SEGMENT = TRAIN + "test_tool_calls_results_and_users_are_one_segment"
 PARALLEL = "tests/gateway/test_gateway_parallel.py"
 OWN_REWARD = BELONGS + "test_every_sample_has_the_reward_of_its_own_execution"
 SAMPLES, TURNS, SAMPLING = "slime_agl/rollout/samples.py", "slime_agl/gateway/turns.py", "slime_agl/gateway/sampling.py"
-CONVERSATION, SESSIONS, WIRE = (
-    "slime_agl/gateway/conversation.py", "slime_agl/gateway/sessions.py", "slime_agl/engine/wire.py"
+CONVERSATION, SESSIONS, ANSWER = (
+    "slime_agl/gateway/conversation.py", "slime_agl/gateway/sessions.py", "slime_agl/engine/answer.py"
 )  # fmt: skip
 SAMPLE_DONE = "            samples.append(sample)\n"
 GLUE = "            if at > first:\n                sample.append_response_tokens(args, tokens=turn.new_ids, trainable=False)\n"
@@ -51,7 +51,7 @@ FAULTS: dict[str, Fault] = {
         'told.insert(0, {"role": "tool", "tool_call_id"', PARALLEL,
     ),
     "the shallowest turn is continued": Fault(
-        CONVERSATION, "if end > consumed or (end == consumed", "if best is None or (end == consumed", ORACLE
+        CONVERSATION, "            if end > consumed:\n", "            if not found:\n", ORACLE,
     ),
     "changed tools are no fork": Fault(
         CONVERSATION, "for root in self.roots if root.tools == tools and root.kwargs == kwargs]\n        while stack:\n            node, at = stack.pop()\n            end",
@@ -77,8 +77,7 @@ FAULTS: dict[str, Fault] = {
         SAMPLES, SAMPLE_DONE, "            sample.loss_mask = [1] * sample.response_length\n" + SAMPLE_DONE, ONE_SEGMENT
     ),
     "the stop token is dropped": Fault(
-        WIRE, "ids, logprobs = [entry[1] for entry in entries], [entry[0] for entry in entries]",
-        "ids, logprobs = [entry[1] for entry in entries[:-1]], [entry[0] for entry in entries[:-1]]", GROUPS_WHOLE,
+        ANSWER, "        ids=ids,\n        logprobs=logprobs,\n", "        ids=ids[:-1],\n        logprobs=logprobs[:-1],\n", GROUPS_WHOLE,
     ),
     "a segment trains twice": Fault(
         "slime_agl/trace/segments.py", "        taken |= mine\n", "        taken |= set()\n",
@@ -98,7 +97,7 @@ FAULTS: dict[str, Fault] = {
         CALLS + "test_a_call_whose_client_is_gone_is_aborted_after_the_grace",
     ),
     "the weight version is stale": Fault(
-        WIRE, '"" if version is None else str(version)', '"" if version is None else "1"',
+        ANSWER, "weight_version=_weight_version(meta, rid)", 'weight_version="1"',
         "tests/rollout/test_rollout_partial.py::test_a_parked_turn_goes_on_in_the_next_step_token_exact",
     ),
     "temperature ignored in logprobs": Fault(
@@ -113,8 +112,8 @@ FAULTS: dict[str, Fault] = {
         BELONGS + "test_samples_keep_the_group_and_the_number_of_the_sample_they_were_made_for",
     ),
     "evaluation goes into training": Fault(
-        "slime_agl/rollout/entry.py", "            return await evaluate(read, executor, runtime.eval_prompts, books)\n",
-        "            out = await evaluate(read, executor, runtime.eval_prompts, books)\n"
+        "slime_agl/rollout/entry.py", "            return await evaluate(read, executor, runtime.eval_prompts, books, brake)\n",
+        "            out = await evaluate(read, executor, runtime.eval_prompts, books, brake)\n"
         '            held = [[s] * read.n_samples_per_prompt for d in out.data.values() for s in d["samples"]]\n'
         "            data_source.add_samples(held)\n"
         "            return out\n",
@@ -138,7 +137,7 @@ FAULTS: dict[str, Fault] = {
         "tests/lightning/test_attribution.py",
     ),
     "another attempt's key is let in": Fault(
-        SESSIONS, "if not may_enter(key, session.key, required=self._keys_required):", "if not key:",
+        SESSIONS, "        if not may_enter(key, session.key, required=self._keys_required or not placeholder):\n", "        if not key:\n",
         CALLS + "test_another_attempts_key_is_refused_and_a_placeholder_is_not",
     ),
     "a sealed session still records": Fault(
@@ -146,15 +145,15 @@ FAULTS: dict[str, Fault] = {
         CALLS + "test_after_sealing_requests_get_409_and_are_not_recorded",
     ),
     "a retry is sampled twice": Fault(
-        "slime_agl/gateway/calls.py", "            return orphans[0]\n        return same[0] if marked and same else None",
-        "            return None\n        return None", CALLS + "test_a_retry_joins_the_call_whose_client_vanished",
+        "slime_agl/gateway/calls.py", "        if orphans:\n", "        if orphans and mark.tries:\n",
+        CALLS + "test_a_retry_joins_the_call_whose_client_vanished",
     ),
     "a marked retry is sampled twice": Fault(
-        "slime_agl/gateway/calls.py", "return same[0] if marked and same else None", "return None",
+        "slime_agl/gateway/calls.py", "return max(earlier, key=lambda call: call.tries, default=None)", "return None",
         CALLS + "test_a_marked_retry_gets_the_committed_answer_again",
     ),
     "identical calls share an answer": Fault(
-        "slime_agl/gateway/calls.py", "return same[0] if marked and same else None", "return same[0] if same else None",
+        "slime_agl/gateway/calls.py", "        if not mark.tries:\n            return None\n", "        if not mark.tries:\n            return same[0] if same else None\n",
         CALLS + "test_identical_calls_without_a_mark_are_samples_of_their_own",
     ),
     # what is compared and refused
@@ -172,6 +171,13 @@ FAULTS: dict[str, Fault] = {
     ),
     "a tail may drop a tool result": Fault(
         "slime_agl/chat/delta.py", "        if dropped is not None:\n", "        if False:\n", "tests/chat/test_chat_seams.py",
+    ),
+    "calls of different keys share an answer": Fault(
+        "slime_agl/gateway/calls.py", "        if mark.key:\n            return", "        if mark.key and not self._same:\n            return",
+        "tests/gateway/test_gateway_retries.py",
+    ),
+    "the answer to another request is taken": Fault(
+        ANSWER, "    if said is not None and said != rid:\n", "    if False:\n", "tests/engine/test_engine_answer.py",
     ),
     "the count of shown tokens is not checked": Fault(
         SAMPLING, "if part.prompt_tokens and part.prompt_tokens != shown:", "if False:",
