@@ -24,12 +24,14 @@ from slime_agl.cli.waiting import waiting
 @click.option("--tool-call-parser", metavar="NAME", help="As slime's --sglang-tool-call-parser.")
 @click.option("--router", metavar="URL", help="Router or SGLang server that should answer.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
+@click.argument("slime_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS OF SLIME]")
 def doctor(
-    slime: Path | None, config: Path | None, model: str | None, tool_call_parser: str | None, router: str | None, as_json: bool
+    slime: Path | None, config: Path | None, model: str | None, tool_call_parser: str | None, router: str | None, as_json: bool,
+    slime_flags: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Look whether versions, slime, configuration, template and router are ready.
 
-    Each line says what is wrong and how to mend it. Exit status: 0 when nothing is wrong, 1 otherwise.
+    Each line says what is wrong and how to mend it. After `--` stand the flags of a run, as slime gets them. Exit status: 0 when nothing is wrong, 1 otherwise.
     """
     sys.path.insert(0, str(Path.cwd()))
     if slime is not None:
@@ -38,7 +40,10 @@ def doctor(
         from slime_agl.cli.check_view import print_table
         from slime_agl.cli.doctor_looks import look
 
-        findings = look(config=config, model=model, parser=tool_call_parser, router=router, slime=slime)
+        findings = look(
+            config=config, model=model, parser=tool_call_parser, router=router, slime=slime,
+            flags=slime_flags,
+        )  # fmt: skip
     wrong = [finding for finding in findings if finding.verdict == "fail"]
     if as_json:
         body = {"healthy": not wrong, "findings": [finding.as_dict() for finding in findings]}

@@ -9,7 +9,7 @@ import os
 import platform
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -20,6 +20,7 @@ from slime_agl.chat.parse import ReplyParser
 from slime_agl.chat.renderer import Renderer, load_tokenizer, stop_ids_of
 from slime_agl.chat.report import HIDDEN
 from slime_agl.cli.address import require_bindable
+from slime_agl.cli.slime_flags import look_at_flags
 from slime_agl.config import Config
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError, SlimeAglError
@@ -46,12 +47,15 @@ TRIED = {
 
 
 def look(
-    *, config: Path | None, model: str | None, parser: str | None, router: str | None, slime: Path | None
-) -> list[Finding]:
+    *, config: Path | None, model: str | None, parser: str | None, router: str | None, slime: Path | None,
+    flags: Sequence[str] = (),
+) -> list[Finding]:  # fmt: skip
     """Everything that was asked for, in the order in which a run would meet it."""
     findings = [_python(), *_versions(), *_slime(slime), _loopback()]
     if config is not None:
         findings += _config(config)
+    if flags:
+        findings += _flags_of_a_run(flags, config)
     if model is not None:
         findings += _model(model, parser)
     if router is not None:
@@ -128,6 +132,16 @@ def _loopback() -> Finding:
             "loopback", "fail", f"{proxies[0]} is set: agents' clients would ask the proxy; export no_proxy=127.0.0.1"
         )
     return Finding("loopback", "pass", "can be bound, and no proxy stands before it")
+
+
+def _flags_of_a_run(flags: Sequence[str], path: Path | None) -> Iterator[Finding]:
+    """slime sets every key of the YAML file as an argument, after the flags."""
+    try:
+        loaded = {} if path is None else yaml.safe_load(path.read_text(encoding="utf-8"))
+        config = Config.read(loaded["agl"]) if path is not None else Config()
+    except (SlimeAglError, yaml.YAMLError, TypeError, KeyError):
+        return  # which `_config` has told
+    yield from look_at_flags(flags, {name: value for name, value in loaded.items() if name != "agl"}, config)
 
 
 def _config(path: Path) -> Iterator[Finding]:
