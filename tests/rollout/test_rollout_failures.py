@@ -94,7 +94,7 @@ def test_only_the_failure_that_is_named_is_tried_again(run_rollout, mood: str):
 def test_retries_have_an_end_and_then_it_is_masked(run_rollout):
     with pytest.raises(AgentError, match="as told"):
         run_rollout(moody, ["r"], agl={"failure": {"agent_error": "retry", "max_attempts": 4}})
-    assert TRIES["r"] == 4 * 2, "four tries in each of the two groups after which a step gives up"
+    assert TRIES["r"] == 4 * 8, "four tries in each of the eight groups after which a run in which nothing works stops"
 
 
 def test_an_engine_error_that_the_agent_swallowed_is_tried_again(run_rollout, fake_sglang):

@@ -91,12 +91,12 @@ def test_a_call_to_another_executions_address_is_refused_and_names_the_fix(run_r
 @pytest.mark.parametrize("call", ASYNC, ids=lambda call: call.__name__)
 def test_calls_to_an_executions_own_address_are_never_refused(run_rollout, call):
     async def agent(task: Any, llm: Any) -> float:
-        for _ in range(3):
+        for _ in range(2):
             await call(llm.endpoint)
             await asyncio.create_task(call(llm.endpoint))
         return 1.0
 
-    output = run_rollout(agent, list("abcd"), n_samples=4)
+    output = run_rollout(agent, ["a", "b"], n_samples=2)
     assert mixed(output) == 0 and {sample.metadata["agl"]["failure"] for sample in flat(output.samples)} == {""}
 
 
