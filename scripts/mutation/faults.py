@@ -149,7 +149,7 @@ FAULTS: dict[str, Fault] = {
         CALLS + "test_a_retry_joins_the_call_whose_client_vanished",
     ),
     "a marked retry is sampled twice": Fault(
-        "slime_agl/gateway/calls.py", "return max(earlier, key=lambda call: call.tries, default=None)", "return None",
+        "slime_agl/gateway/calls.py", "return max(reversed(earlier), key=lambda call: call.tries, default=None)", "return None",
         CALLS + "test_a_marked_retry_gets_the_committed_answer_again",
     ),
     "identical calls share an answer": Fault(

@@ -152,7 +152,7 @@ class Calls:
 
         An Idempotency-Key decides alone. Without one, a request repeats a call with the same body whose client
         vanished; one that was tried before also repeats a call whose client has not been seen to leave, or whose
-        answer went out. As each try has its number, retries of equal calls go to a call each.
+        answer went out, the latest first. As each try has its number, retries of equal calls go to a call each.
 
         Raises:
             Refusal: 422, the key came with another request before.
@@ -170,7 +170,7 @@ class Calls:
                 call.retried = True
                 return None
         earlier = [call for call in same if call.repeatable and call.tries < mark.tries]
-        return max(earlier, key=lambda call: call.tries, default=None)
+        return max(reversed(earlier), key=lambda call: call.tries, default=None)
 
     def start(self, digest: Hashable, mark: Mark, serve: Callable[[Call], Awaitable[list[Answer]]]) -> Call:
         call = Call(digest, mark)

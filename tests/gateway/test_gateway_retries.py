@@ -46,7 +46,7 @@ async def test_the_same_key_joins_the_call_in_flight(bench, numbered):
     first = asyncio.ensure_future(say(client, Idempotency_Key="one"))
     await numbered.requests_arrived(1)
     second = asyncio.ensure_future(say(client, Idempotency_Key="one"))
-    await bench.joined(1)
+    await bench.joined(1, second)
     numbered.release()
     assert (await first).id == (await second).id and len(numbered.requests) == 1
 
@@ -102,7 +102,7 @@ async def test_a_keyed_call_whose_client_vanished_is_joined_by_its_key_only(benc
     others = [asyncio.ensure_future(say(client, Idempotency_Key="two")), asyncio.ensure_future(say(client))]
     await numbered.requests_arrived(3)
     again = asyncio.ensure_future(say(client, Idempotency_Key="one", x_stainless_retry_count=1))
-    await bench.joined(1)
+    await bench.joined(1, again)
     numbered.release()
     assert len({answer.id for answer in await asyncio.gather(again, *others)}) == len(numbered.requests) == 3
 
@@ -122,6 +122,12 @@ async def test_retries_of_equal_calls_without_a_key_go_to_a_call_each(bench, num
     again = {(await say(client, x_stainless_retry_count=1)).id for _ in range(3)}
     assert again == first and len(numbered.requests) == 3
     assert {(await say(client, x_stainless_retry_count=2)).id for _ in range(3)} == first
+
+
+async def test_a_retry_without_a_key_is_of_the_latest_of_equal_calls(bench, numbered):
+    client = await bench.open()
+    first, second = await say(client), await say(client)
+    assert (await say(client, x_stainless_retry_count=1)).id == second.id != first.id
 
 
 async def test_a_retry_of_a_failed_call_does_not_get_the_answer_of_an_equal_one(bench, numbered):

@@ -49,7 +49,7 @@ class Made:
     """A call the agent made. tags: those that its messages hold, in order. exact: the prompt, where the agent made it.
 
     parent: the word of the reply it goes on from, '' when it starts anew. plain: nothing about that reply is odd.
-    status: what the gateway answered, None when the agent did not wait. heard: the words of the replies.
+    status: what the gateway answered, None when the agent did not wait. tries: retries so far. heard: the words of the replies.
     """
 
     key: Key
@@ -62,6 +62,7 @@ class Made:
     plain: bool = False
     exact: Any = None
     status: int | None = None
+    tries: int = 0
     heard: list[str] = field(default_factory=list)
 
 
@@ -197,7 +198,7 @@ class Program:
         """A marked retry gets the answer that was given."""
         if self._last is not None:
             made, body, headers, names = self._last
-            status, raw = await self._post(made, body, headers | {"x-stainless-retry-count": "1"})
+            status, raw = await self._post(made, body, headers | self._again(made))
             told = [said.id for said in made.dialect.read(raw, made.ask.stream)] if status == 200 else []
             if told != names:
                 self._fault(made, f"a marked retry got HTTP {status} and the answers {told}, not {names}")
@@ -210,7 +211,7 @@ class Program:
         self._note(made)
         first = asyncio.ensure_future(self._post(made, body, headers))
         await self._at_engine(made, first)
-        again = asyncio.ensure_future(self._post(made, body, headers | {"x-stainless-retry-count": "1"}))
+        again = asyncio.ensure_future(self._post(made, body, headers | self._again(made)))
         if self._door.grace and self._rng.random() < 0.5:
             first.cancel()
         await self._engine.release(made.key)
@@ -218,12 +219,12 @@ class Program:
         self._heard(made, *await again, expect=(200,), sent=(body, headers))
 
     async def _same(self) -> None:
-        """The same body without a mark is a call of its own."""
+        """The same body without a mark, or with a key of its own, is another call."""
         if self._last is not None:
             made, body, headers, _ = self._last
             again = Made(made.key, "same", made.dialect, made.ask, made.tags, [], made.parent, made.plain, made.exact)
             again.plans = [self._say(made.dialect) for _ in made.plans]
-            headers = {name: value for name, value in headers.items() if name != "Idempotency-Key"}
+            headers = {"Idempotency-Key": f"other {self._words}"} if self._rng.random() < 0.5 else {}
             self._note(again)
             self._heard(again, *await self._post(again, body, headers), expect=(200,), sent=(body, headers))
 
@@ -302,6 +303,11 @@ class Program:
     def _request(self, made: Made) -> tuple[dict[str, Any], dict[str, str]]:
         headers = {"Idempotency-Key": f"k{made.key}"} if self._rng.random() < 0.1 else {}
         return made.dialect.body(made.ask) | {"model": "m"}, headers
+
+    def _again(self, made: Made) -> dict[str, str]:
+        """The mark of the next try of a call, as OpenAI's and Anthropic's clients count them."""
+        made.tries += 1
+        return {"x-stainless-retry-count": str(made.tries)}
 
     async def _at_engine(self, made: Made, task: asyncio.Task[Any]) -> None:
         """Return when the engine holds the call, or the gateway has answered it by itself."""
