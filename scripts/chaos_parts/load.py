@@ -101,6 +101,13 @@ async def steady(task: Any, llm: Any) -> float:
     return 1.0
 
 
+class OneByOne(ListDataSource):
+    """Gives one group when asked for several, so that a step has none to spare: it waits for each fault to end."""
+
+    def get_samples(self, num_samples: int) -> list[list[Any]]:
+        return super().get_samples(min(1, num_samples))
+
+
 class Drive:
     """slime's side of a run in this process: steps, and what they delivered. A context manager; `close` balances the books."""
 
@@ -112,15 +119,14 @@ class Drive:
         self.before = leftovers()
         self._stack = ExitStack()
         shape = MODES[mode]
-        # One group at a time, so that a synchronous step waits for each fault to come to its end.
         own = {"agent": self._stack.enter_context(importable(agent)), **shape.get("agl", {}), **(section or {})}
         own["runners"] = {"timeout_seconds": 60.0, **own.get("runners", {})}
         flags = {name: value for name, value in shape.items() if name != "agl"} | flags
         self.args = make_args(
             engine, checkpoint, rollout_batch_size=batch, n_samples_per_prompt=samples, num_rollout=1 << 20,
-            over_sampling_batch_size=batch + batch // 2 if mode != "sync" else 1, agl=own, **flags,
+            over_sampling_batch_size=batch + (batch // 2 if mode != "sync" else 0), agl=own, **flags,
         )  # fmt: skip
-        self.source = ListDataSource(rows, samples)
+        self.source = (OneByOne if mode == "sync" else ListDataSource)(rows, samples)
         self.delivered: list[list[Plain]] = []
         self.metrics: Counter[str] = Counter()
         self.steps = 0
