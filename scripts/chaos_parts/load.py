@@ -130,6 +130,7 @@ class Drive:
         self.delivered: list[list[Plain]] = []
         self.metrics: Counter[str] = Counter()
         self.steps = 0
+        self.raised = False
 
     def step(self, who: str) -> bool:
         """One call of slime's; what it raises breaks the promise that nothing ends the run."""
@@ -138,6 +139,7 @@ class Drive:
             output = generate(self.args, number, self.source)
         except BaseException as error:
             traceback.print_exc()
+            self.raised = True
             words = str(error).strip().splitlines() or [""]
             self.outcome.breaks(
                 who, f"ended step {number} of the run: {type(error).__name__}: {words[0][:200]} ... {words[-1][:200]}"
@@ -185,11 +187,12 @@ class Drive:
         dropped = sum(int(count) for name, count in self.metrics.items() if name.startswith("dropped_groups/"))
         twice = [number for number, count in Counter(numbers).items() if count > 1]
         lost = len(taken - set(numbers) - back - held) - dropped
-        self.outcome.twice, self.outcome.lost = len(twice), max(0, lost)
+        # A step that raised tells no figures of what it dropped; that it raised is broken already.
+        lost = 0 if self.raised else max(0, lost)
+        self.outcome.twice, self.outcome.lost = len(twice), lost
         if twice:
             self.outcome.breaks(who, f"groups {twice} were delivered twice")
-        # A step that raised tells no figures of what it dropped; that it raised is broken already.
-        if lost > 0 and not self.outcome.broken:
+        if lost:
             self.outcome.breaks(who, f"{lost} groups are neither delivered, put back, under way nor counted as dropped")
 
     def _check_tokens(self, who: str, records: list[Path]) -> None:
