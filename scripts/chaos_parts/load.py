@@ -101,6 +101,13 @@ async def steady(task: Any, llm: Any) -> float:
     return 1.0
 
 
+class OneByOne(ListDataSource):
+    """Gives one group when asked for several, so that a step has none to spare: it waits for each fault to end."""
+
+    def get_samples(self, num_samples: int) -> list[list[Any]]:
+        return super().get_samples(min(1, num_samples))
+
+
 class Drive:
     """slime's side of a run in this process: steps, and what they delivered. A context manager; `close` balances the books."""
 
@@ -112,18 +119,18 @@ class Drive:
         self.before = leftovers()
         self._stack = ExitStack()
         shape = MODES[mode]
-        # One group at a time, so that a synchronous step waits for each fault to come to its end.
         own = {"agent": self._stack.enter_context(importable(agent)), **shape.get("agl", {}), **(section or {})}
         own["runners"] = {"timeout_seconds": 60.0, **own.get("runners", {})}
         flags = {name: value for name, value in shape.items() if name != "agl"} | flags
         self.args = make_args(
             engine, checkpoint, rollout_batch_size=batch, n_samples_per_prompt=samples, num_rollout=1 << 20,
-            over_sampling_batch_size=batch + batch // 2 if mode != "sync" else 1, agl=own, **flags,
+            over_sampling_batch_size=batch + (batch // 2 if mode != "sync" else 0), agl=own, **flags,
         )  # fmt: skip
-        self.source = ListDataSource(rows, samples)
+        self.source = (OneByOne if mode == "sync" else ListDataSource)(rows, samples)
         self.delivered: list[list[Plain]] = []
         self.metrics: Counter[str] = Counter()
         self.steps = 0
+        self.raised = False
 
     def step(self, who: str) -> bool:
         """One call of slime's; what it raises breaks the promise that nothing ends the run."""
@@ -132,6 +139,7 @@ class Drive:
             output = generate(self.args, number, self.source)
         except BaseException as error:
             traceback.print_exc()
+            self.raised = True
             words = str(error).strip().splitlines() or [""]
             self.outcome.breaks(
                 who, f"ended step {number} of the run: {type(error).__name__}: {words[0][:200]} ... {words[-1][:200]}"
@@ -179,11 +187,12 @@ class Drive:
         dropped = sum(int(count) for name, count in self.metrics.items() if name.startswith("dropped_groups/"))
         twice = [number for number, count in Counter(numbers).items() if count > 1]
         lost = len(taken - set(numbers) - back - held) - dropped
-        self.outcome.twice, self.outcome.lost = len(twice), max(0, lost)
+        # A step that raised tells no figures of what it dropped; that it raised is broken already.
+        lost = 0 if self.raised else max(0, lost)
+        self.outcome.twice, self.outcome.lost = len(twice), lost
         if twice:
             self.outcome.breaks(who, f"groups {twice} were delivered twice")
-        # A step that raised tells no figures of what it dropped; that it raised is broken already.
-        if lost > 0 and not self.outcome.broken:
+        if lost:
             self.outcome.breaks(who, f"{lost} groups are neither delivered, put back, under way nor counted as dropped")
 
     def _check_tokens(self, who: str, records: list[Path]) -> None:
