@@ -43,8 +43,16 @@ async def by_aiohttp(endpoint: str) -> None:
 
 async def by_one_pool(endpoint: str) -> None:
     """All executions send on the kept connections of one client, each to its own address."""
-    pool = SHARED.setdefault("pool", httpx.AsyncClient())
-    (await pool.post(f"{endpoint}/chat/completions", json=BODY)).raise_for_status()
+    if "pool" not in SHARED:
+        SHARED["pool"], SHARED["users"] = httpx.AsyncClient(), 0
+    pool = SHARED["pool"]
+    SHARED["users"] += 1
+    try:
+        (await pool.post(f"{endpoint}/chat/completions", json=BODY)).raise_for_status()
+    finally:
+        SHARED["users"] -= 1
+        if not SHARED["users"]:
+            await SHARED.pop("pool").aclose()
 
 
 async def by_requests_in_a_thread(endpoint: str) -> None:
