@@ -69,8 +69,8 @@ def run(name: str, steps: int) -> None:
     """
     # Said before the imports, which take seconds.
     print(f"{name}: starting a scripted engine and the router", file=sys.stderr)
-    from slime_agl.local.driver import LocalDriver
-    from slime_agl.local.router import start_router
+    from slime_agl.local.engine.router import start_router
+    from slime_agl.local.train.driver import LocalDriver
     from slime_agl.rollout import shutdown
     from slime_agl.testing.host import make_args
     from slime_agl.testing.sglang import FakeSGLang

@@ -9,19 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slime_agl.chat.audit import audit
-from slime_agl.chat.delta import DeltaEncoder
-from slime_agl.chat.encoder import fast_encoder
-from slime_agl.chat.images import Vision
-from slime_agl.chat.loader import load_tokenizer, stop_ids_of, vocab_size_of
-from slime_agl.chat.parse import ReplyParser
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.template.delta import DeltaEncoder
+from slime_agl.chat.template.encoder import fast_encoder
+from slime_agl.chat.template.images import Vision
+from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of, vocab_size_of
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config, FailureConfig
 from slime_agl.engine.base import Engine, Replay
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError
 from slime_agl.execution import SessionDesk
-from slime_agl.gateway.server import Gateway, GatewayParts
+from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.host import EvalPrompts, RolloutArgs, load_object, load_processor, where
 from slime_agl.lightning.service import Lightning
 from slime_agl.runtime import Runtime

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from slime_agl.config import FailureConfig
 from slime_agl.credit.emitted import Emitted, Reward
-from slime_agl.gateway.server import Gateway
-from slime_agl.gateway.session import SealedSession, SessionSpec
+from slime_agl.gateway.http.server import Gateway
+from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
+from slime_agl.record.run import Try
 from slime_agl.trace.ledger import Ledger
-from slime_agl.trace.record import Try
 from slime_agl.trace.segments import Account, Segment, account, segments
 
 Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call"]

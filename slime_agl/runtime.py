@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config
 from slime_agl.engine.base import EngineInfo
 from slime_agl.errors import SlimeAglError
 from slime_agl.execution import Execution, Job, SessionDesk, finish, refuse_broken
 from slime_agl.gateway import garbage
-from slime_agl.gateway.server import Gateway
+from slime_agl.gateway.http.server import Gateway
 from slime_agl.host import EvalPrompts
 from slime_agl.lightning.service import Lightning
 from slime_agl.loops import LoopThread

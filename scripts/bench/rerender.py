@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from slime_agl.chat.loader import load_tokenizer
+from slime_agl.chat.template.loader import load_tokenizer
 
 CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 512}

@@ -22,17 +22,17 @@ import uvloop
 from aiohttp import web
 
 from bench.pinned import pin
-from slime_agl.chat.audit import audit
-from slime_agl.chat.delta import DeltaEncoder
-from slime_agl.chat.encoder import fast_encoder
-from slime_agl.chat.loader import load_tokenizer
-from slime_agl.chat.parse import ReplyParser
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.template.delta import DeltaEncoder
+from slime_agl.chat.template.encoder import fast_encoder
+from slime_agl.chat.template.loader import load_tokenizer
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.gateway import garbage
-from slime_agl.gateway.server import Gateway, GatewayParts
-from slime_agl.gateway.session import SessionSpec
+from slime_agl.gateway.http.server import Gateway, GatewayParts
+from slime_agl.gateway.sessions.session import SessionSpec
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import Turn
 

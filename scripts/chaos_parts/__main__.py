@@ -18,7 +18,7 @@ from chaos_parts.outcome import Outcome
 from chaos_parts.report import complaints, details, table
 from chaos_parts.setting import Setting
 from chaos_parts.trials import Trial, conduct
-from slime_agl.chat.loader import load_tokenizer
+from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.testing import save_tiny_checkpoint
 
 PARTS = {

@@ -19,7 +19,7 @@ from chaos_parts.load import Drive
 from chaos_parts.outcome import Outcome
 from chaos_parts.setting import Setting
 from chaos_parts.trials import Trial
-from slime_agl.local.router import RouterProcess, start_router
+from slime_agl.local.engine.router import RouterProcess, start_router
 
 STEPS, BATCH = 3, 4
 FIRST_ANSWERS = 6

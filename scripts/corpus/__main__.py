@@ -16,7 +16,7 @@ from corpus.stock import Template, special_tokens, templates, tokenizer_for
 from corpus.stops import TALKS, stop_lists
 from corpus.table import show
 from corpus.trial import Outcome, attempt
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import TemplateError
 
 EOS = "<|endoftext|>"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from corpus.stock import Template
 from corpus.trial import EXTENDED, FORKS, LOOKS_BACK, REFUSED, Outcome
-from slime_agl.chat.probes import KINDS
+from slime_agl.chat.proof.probes import KINDS
 
 Outcomes = Sequence[tuple[Template, dict[str, Outcome]]]
 LISTS = ("complete", "eos", "closer", "opener", "behind", "unrelated", "only one")

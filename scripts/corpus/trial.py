@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from slime_agl.chat.audit import audit
-from slime_agl.chat.delta import Continuation, DeltaEncoder, Fork, render_whole
-from slime_agl.chat.messages import Reply, ToolCall, reply_message
-from slime_agl.chat.probes import KINDS
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.proof.probes import KINDS
+from slime_agl.chat.template.delta import Continuation, DeltaEncoder, Fork, render_whole
+from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import TemplateError
 
 TOOLS = [

@@ -25,9 +25,13 @@ NOT_CANONICAL = TRAIN + "test_a_sampling_that_is_not_canonical_is_kept_as_it_was
 ONE_SEGMENT = TRAIN + "test_tool_calls_results_and_users_are_one_segment"
 PARALLEL = "tests/gateway/test_gateway_parallel.py"
 OWN_REWARD = BELONGS + "test_every_sample_has_the_reward_of_its_own_execution"
-SAMPLES, TURNS, SAMPLING = "slime_agl/rollout/samples.py", "slime_agl/gateway/turns.py", "slime_agl/gateway/sampling.py"
+SAMPLES, TURNS, SAMPLING = (
+    "slime_agl/rollout/samples.py",
+    "slime_agl/gateway/turn/maker.py",
+    "slime_agl/gateway/turn/sampling.py",
+)
 CONVERSATION, SESSIONS, ANSWER = (
-    "slime_agl/gateway/conversation.py", "slime_agl/gateway/sessions.py", "slime_agl/engine/answer.py"
+    "slime_agl/gateway/turn/conversation.py", "slime_agl/gateway/sessions/registry.py", "slime_agl/engine/answer.py"
 )  # fmt: skip
 SAMPLE_DONE = "            samples.append(sample)\n"
 GLUE = "            if at > first:\n                sample.append_response_tokens(args, tokens=turn.new_ids, trainable=False)\n"
@@ -47,7 +51,7 @@ FAULTS: dict[str, Fault] = {
         TURNS, "normalise(list(match.new)), match.fork", "normalise(list(match.new)[::-1]), match.fork", PARALLEL
     ),
     "parallel results swapped, Anthropic": Fault(
-        "slime_agl/gateway/anthropic_blocks.py", 'told.append({"role": "tool", "tool_call_id"',
+        "slime_agl/gateway/protocols/anthropic/blocks.py", 'told.append({"role": "tool", "tool_call_id"',
         'told.insert(0, {"role": "tool", "tool_call_id"', PARALLEL,
     ),
     "the shallowest turn is continued": Fault(
@@ -59,7 +63,7 @@ FAULTS: dict[str, Fault] = {
         "tests/gateway/test_gateway_chat.py::test_changed_tools_are_a_new_segment",
     ),
     "a sampled stop token is written again": Fault(
-        "slime_agl/chat/delta.py", "return ids[1:] if ended else ids", "return ids",
+        "slime_agl/chat/template/delta.py", "return ids[1:] if ended else ids", "return ids",
         "tests/gateway/test_gateway_guards.py::test_a_stop_token_does_not_leak_into_the_answer_nor_twice_into_the_next_prompt",
     ),
     # what trains
@@ -101,7 +105,7 @@ FAULTS: dict[str, Fault] = {
         "tests/rollout/test_rollout_partial.py::test_a_parked_turn_goes_on_in_the_next_step_token_exact",
     ),
     "temperature ignored in logprobs": Fault(
-        "slime_agl/local/sampler.py", "    logprob = float(logprobs[token])\n",
+        "slime_agl/local/engine/sampler.py", "    logprob = float(logprobs[token])\n",
         "    logprob = float(torch.log_softmax(scores, dim=-1)[token])\n",
         "tests/local/test_local_sampler.py::test_the_logprob_is_that_at_the_temperature_of_the_draw",
     ),
@@ -145,15 +149,15 @@ FAULTS: dict[str, Fault] = {
         CALLS + "test_after_sealing_requests_get_409_and_are_not_recorded",
     ),
     "a retry is sampled twice": Fault(
-        "slime_agl/gateway/calls.py", "        if orphans:\n", "        if orphans and mark.tries:\n",
+        "slime_agl/gateway/sessions/calls.py", "        if orphans:\n", "        if orphans and mark.tries:\n",
         CALLS + "test_a_retry_joins_the_call_whose_client_vanished",
     ),
     "a marked retry is sampled twice": Fault(
-        "slime_agl/gateway/calls.py", "return max(reversed(earlier), key=lambda call: call.tries, default=None)", "return None",
+        "slime_agl/gateway/sessions/calls.py", "return max(reversed(earlier), key=lambda call: call.tries, default=None)", "return None",
         CALLS + "test_a_marked_retry_gets_the_committed_answer_again",
     ),
     "identical calls share an answer": Fault(
-        "slime_agl/gateway/calls.py", "        if not mark.tries:\n            return None\n", "        if not mark.tries:\n            return same[0] if same else None\n",
+        "slime_agl/gateway/sessions/calls.py", "        if not mark.tries:\n            return None\n", "        if not mark.tries:\n            return same[0] if same else None\n",
         CALLS + "test_identical_calls_without_a_mark_are_samples_of_their_own",
     ),
     # what is compared and refused
@@ -170,10 +174,10 @@ FAULTS: dict[str, Fault] = {
         "        if (address := None) is not None:\n", "tests/host/test_host_served.py",
     ),
     "a tail may drop a tool result": Fault(
-        "slime_agl/chat/delta.py", "        if dropped is not None:\n", "        if False:\n", "tests/chat/test_chat_seams.py",
+        "slime_agl/chat/template/delta.py", "        if dropped is not None:\n", "        if False:\n", "tests/chat/test_chat_seams.py",
     ),
     "calls of different keys share an answer": Fault(
-        "slime_agl/gateway/calls.py", "        if mark.key:\n            return", "        if mark.key and not self._same:\n            return",
+        "slime_agl/gateway/sessions/calls.py", "        if mark.key:\n            return", "        if mark.key and not self._same:\n            return",
         "tests/gateway/test_gateway_retries.py",
     ),
     "the answer to another request is taken": Fault(
@@ -184,7 +188,7 @@ FAULTS: dict[str, Fault] = {
         CALLS + "test_an_engine_that_saw_other_tokens_breaks_the_session",
     ),
     "a call that was cut is executable": Fault(
-        "slime_agl/chat/parse.py", "        cut = finish != STOP\n", "        cut = False\n",
+        "slime_agl/chat/parse/reply.py", "        cut = finish != STOP\n", "        cut = False\n",
         "tests/chat/test_chat_parse.py",
     ),
     "groups that are not needed are lost": Fault(

@@ -70,11 +70,11 @@ def _findings(
     tool_call_parser: str | None, reasoning_parser: str | None,
 ) -> Findings:  # fmt: skip
     # Imported here: transformers takes seconds, which `slime-agl --help` need not wait for.
-    from slime_agl.chat.audit import audit as try_template
-    from slime_agl.chat.loader import load_tokenizer, stop_ids_of
-    from slime_agl.chat.parse import ReplyParser
-    from slime_agl.chat.renderer import Renderer
-    from slime_agl.chat.roundtrip import round_trips
+    from slime_agl.chat.parse.reply import ReplyParser
+    from slime_agl.chat.proof.audit import audit as try_template
+    from slime_agl.chat.proof.roundtrip import round_trips
+    from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of
+    from slime_agl.chat.template.renderer import Renderer
     from slime_agl.cli.audit_report import Findings
 
     path = _path(model)
@@ -86,7 +86,7 @@ def _findings(
 
 
 def _path(model: str) -> str:
-    from slime_agl.local.smollm2 import NAME, resolve_model
+    from slime_agl.local.engine.smollm2 import NAME, resolve_model
 
     if model == NAME:
         return str(resolve_model(model))

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slime_agl.chat.report import HIDDEN, AuditReport, KindReport
-from slime_agl.chat.roundtrip import NOT_SHOWN
-from slime_agl.chat.seams import BEHIND, ELSEWHERE
+from slime_agl.chat.proof.report import HIDDEN, AuditReport, KindReport
+from slime_agl.chat.proof.roundtrip import NOT_SHOWN
+from slime_agl.chat.template.seams import BEHIND, ELSEWHERE
 from slime_agl.cli.visible import shown
 
 REFUSED = "template_refused"

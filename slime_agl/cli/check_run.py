@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from slime_agl.chat.loader import load_tokenizer
+from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.cli.check_rows import look_at_rows
 from slime_agl.cli.settings import read_settings
 from slime_agl.cli.waiting import waiting
 from slime_agl.errors import AgentError, ConfigError, InvariantError
 from slime_agl.host import default_args
-from slime_agl.local.driver import LocalDriver
-from slime_agl.local.smollm2 import NAME, resolve_model
-from slime_agl.local.stack import LocalStack
+from slime_agl.local.demo.stack import LocalStack
+from slime_agl.local.engine.smollm2 import NAME, resolve_model
+from slime_agl.local.train.driver import LocalDriver
+from slime_agl.record.reading import read_run
 from slime_agl.report.checks import Finding, judge
 from slime_agl.report.reencoding import Recode, look_at_re_encoding
 from slime_agl.rollout import shutdown
-from slime_agl.trace.reading import read_run
 
 TEACHER_TOLERANCE = 1e-4
 

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slime_agl.chat.loader import load_tokenizer
+from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.cli.visible import shown, visible
-from slime_agl.local.driver import EvalResult, StepResult
+from slime_agl.local.train.driver import EvalResult, StepResult
 
 TRAINED, MASKED = "bold black on green", "black on bright_black"
 

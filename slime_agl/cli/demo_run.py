@@ -11,8 +11,8 @@ import yaml
 from slime_agl.cli.demo_report import Report, StepChecks
 from slime_agl.cli.waiting import waiting
 from slime_agl.errors import InvariantError
-from slime_agl.local.driver import LocalDriver
-from slime_agl.local.stack import LocalStack
+from slime_agl.local.demo.stack import LocalStack
+from slime_agl.local.train.driver import LocalDriver
 from slime_agl.rollout import shutdown
 
 RESPONSE_TOKENS = 32

@@ -15,10 +15,10 @@ from pathlib import Path
 import yaml
 
 from slime_agl import __version__
-from slime_agl.chat.audit import audit
-from slime_agl.chat.parse import ReplyParser
-from slime_agl.chat.renderer import Renderer, load_tokenizer, stop_ids_of
-from slime_agl.chat.report import HIDDEN
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.proof.report import HIDDEN
+from slime_agl.chat.template.renderer import Renderer, load_tokenizer, stop_ids_of
 from slime_agl.cli.address import require_bindable
 from slime_agl.cli.slime_flags import look_at_flags
 from slime_agl.config import Config
@@ -26,7 +26,7 @@ from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.host import load_object, slime_available, where
 from slime_agl.lightning.agents import load_agent
-from slime_agl.local.smollm2 import resolve_model
+from slime_agl.local.engine.smollm2 import resolve_model
 from slime_agl.report.checks import Finding
 from slime_agl.reward import load_reward_function
 from slime_agl.rollout.tasks import task_builder

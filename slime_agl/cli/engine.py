@@ -32,9 +32,9 @@ def engine(model: str, host: str, port: int, max_running: int, seed: int, thread
     """
     # Imported here: torch takes seconds, which `slime-agl --help` need not wait for.
     with waiting(f"loading {model}"):
-        from slime_agl.local.engine_server import EngineServer
-        from slime_agl.local.model import use_threads
-        from slime_agl.local.transformers_backend import load_backend
+        from slime_agl.local.engine.model import use_threads
+        from slime_agl.local.engine.server import EngineServer
+        from slime_agl.local.engine.transformers_backend import load_backend
 
         # Found out before the model is loaded, which takes long.
         require_bindable(host, port, "give a free port with --port, or 0 to take any")

@@ -26,9 +26,9 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
     not; prompts, results and template text are dim.
     """
     from slime_agl.cli.inspect_view import show_execution, show_run
+    from slime_agl.record.reading import read_run
     from slime_agl.report.page import write_page
     from slime_agl.report.summary import readable, row
-    from slime_agl.trace.reading import read_run
 
     records = read_run(run)
     for record in records:

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from slime_agl.cli.visible import json_line, shown, visible
+from slime_agl.record.blot import MARK, needed_by_a_rerun
+from slime_agl.record.run import Record, RecordedExecution
 from slime_agl.report.fate import TurnFate, fates
 from slime_agl.report.summary import Row, row
-from slime_agl.trace.blot import MARK, needed_by_a_rerun
-from slime_agl.trace.record import Record, RecordedExecution
 
 TRAINED, MASKED, GLUE, FAILED = "bold black on green", "black on bright_black", "dim", "bold red"
 LONGEST_TASK = 400
@@ -149,9 +149,9 @@ def _sums(rows: Sequence[Row]) -> str:
 
 
 def blotted(places: Mapping[str, int]) -> str:
-    """What was taken out of a record, and whether a replay misses it."""
+    """What was taken out of a record, and whether a rerun misses it."""
     told = ", ".join(f"{place} {count}" for place, count in places.items())
-    rerun = "; it cannot be replayed exactly" if needed_by_a_rerun(places) else ""
+    rerun = "; it cannot be rerun exactly" if needed_by_a_rerun(places) else ""
     return f"credentials blotted out ({MARK}): {told}{rerun}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 
@@ -14,7 +15,7 @@ from slime_agl.cli.demo import demo
 from slime_agl.cli.doctor import doctor
 from slime_agl.cli.engine import engine
 from slime_agl.cli.inspect import inspect
-from slime_agl.cli.replay import replay
+from slime_agl.cli.rerun import rerun
 from slime_agl.cli.train_demo import train_demo
 from slime_agl.cli.visible import echo, make_log_visible
 from slime_agl.errors import SlimeAglError
@@ -44,6 +45,13 @@ class _Commands(click.Group):
             sys.exit(INTERRUPTED)
 
 
+def _renamed(command: click.Command) -> click.Command:
+    """Return a hidden copy of a command for its former name, kept for one version."""
+    alias = copy.copy(command)
+    alias.hidden = True
+    return alias
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="slime-agl")
 def main() -> None:
@@ -58,7 +66,8 @@ main.add_command(demo)
 main.add_command(doctor)
 main.add_command(engine)
 main.add_command(inspect)
-main.add_command(replay)
+main.add_command(rerun)
+main.add_command(_renamed(rerun), "replay")
 main.add_command(train_demo)
 
 

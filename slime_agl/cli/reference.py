@@ -16,6 +16,8 @@ def reference(group: click.Group) -> str:
     parts = [_block(root)]
     for name in group.list_commands(root):
         command = group.get_command(root, name)
+        if command is None or command.hidden:
+            continue
         title = f"<details><summary><code>{root.info_name} {name} --help</code></summary>"
         parts.append(f"{title}\n\n{_block(click.Context(command, parent=root, info_name=name))}\n</details>\n")
     return "\n".join(parts)

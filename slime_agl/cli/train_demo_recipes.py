@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from slime_agl.local.boxes import rows, write_rows
-from slime_agl.local.learner import LearnerSettings
-from slime_agl.local.model import use_threads
-from slime_agl.local.tiny_model import CONTEXT_LENGTH, make_tiny_checkpoint
+from slime_agl.local.engine.model import use_threads
+from slime_agl.local.train.boxes import rows, write_rows
+from slime_agl.local.train.learner import LearnerSettings
+from slime_agl.local.train.tiny_model import CONTEXT_LENGTH, make_tiny_checkpoint
 
 NORMALIZE = "slime_agl.reward.normalize_rewards"
 

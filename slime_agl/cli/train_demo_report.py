@@ -19,7 +19,7 @@ from rich.text import Text
 from slime_agl.cli.curve import draw, write_png
 from slime_agl.cli.train_demo_recipes import Recipe
 from slime_agl.cli.visible import shown, visible
-from slime_agl.local.training import TrainedStep
+from slime_agl.local.train.training import TrainedStep
 
 METRICS = "metrics.jsonl"
 WINDOW = 5

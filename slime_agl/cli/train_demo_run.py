@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from slime_agl.cli.train_demo_recipes import Recipe
 from slime_agl.cli.train_demo_report import TrainReport
 from slime_agl.errors import InvariantError
-from slime_agl.local.driver import LocalDriver
-from slime_agl.local.learner import Learner
-from slime_agl.local.model import load_model
-from slime_agl.local.stack import LocalStack
-from slime_agl.local.training import train
+from slime_agl.local.demo.stack import LocalStack
+from slime_agl.local.engine.model import load_model
+from slime_agl.local.train.driver import LocalDriver
+from slime_agl.local.train.learner import Learner
+from slime_agl.local.train.training import train
 from slime_agl.rollout import shutdown
 
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from slime_agl.errors import RecordError
 
 if TYPE_CHECKING:
-    from slime_agl.cli.replay_run import Pair
-    from slime_agl.trace.record import Record, RecordedExecution
+    from slime_agl.record.run import Record, RecordedExecution
+    from slime_agl.rerun.run import Pair
 
 SMALL_FILE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """what: its part in a replay. name: as the record has it. found: the file, or what would happen. mend: other way."""
+    """what: its part in a rerun. name: as the record has it. found: the file, or what would happen. mend: other way."""
 
     what: str
     name: str

@@ -17,7 +17,7 @@ import orjson
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from slime_agl.trace.record import Record
+    from slime_agl.record.run import Record
 
 # C0 but tab and newline, DEL and C1, surrogates, line and paragraph separators, all that formats and shows nothing
 # (bidirectional controls, tags, byte order marks) but the two joiners, which scripts and emoji need.

@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from slime_agl.chat.delta import Continuation, Delta, DeltaEncoder, Fork
-from slime_agl.chat.images import images_of
-from slime_agl.chat.messages import normalise, reply_message
-from slime_agl.chat.opening import call_opening
-from slime_agl.chat.prefill import render_open
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork
+from slime_agl.chat.template.images import images_of
+from slime_agl.chat.template.messages import normalise, reply_message
+from slime_agl.chat.template.opening import call_opening
+from slime_agl.chat.template.prefill import render_open
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import TemplateError
-from slime_agl.gateway.conversation import Context, Match, Message, Node
-from slime_agl.gateway.encoders import Encoders
-from slime_agl.gateway.held_prompts import ids_json, joined_json
 from slime_agl.gateway.json_text import json_bytes
-from slime_agl.gateway.length import HEAD_PER_TOKEN, check_length
-from slime_agl.gateway.own_prompts import Start, longest_held
 from slime_agl.gateway.refusal import Refusal, bad_field
 from slime_agl.gateway.request import ANY_TOOL, TurnRequest
-from slime_agl.gateway.session import Session
-from slime_agl.gateway.shared import Shared
+from slime_agl.gateway.sessions.session import Session
+from slime_agl.gateway.turn.conversation import Context, Match, Message, Node
+from slime_agl.gateway.turn.encoders import Encoders
+from slime_agl.gateway.turn.held_prompts import ids_json, joined_json
+from slime_agl.gateway.turn.length import HEAD_PER_TOKEN, check_length
+from slime_agl.gateway.turn.own_prompts import Start, longest_held
+from slime_agl.gateway.turn.shared import Shared
 from slime_agl.trace.turn import Media, token_array
 
 # Letters said in a prompt, and tools, that are rendered and encoded in about the time that a thread takes to begin.

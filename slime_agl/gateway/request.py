@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slime_agl.chat.messages import Reply
+from slime_agl.chat.template.messages import Reply
 from slime_agl.trace.turn import Turn
 
 ANY_TOOL = "*"

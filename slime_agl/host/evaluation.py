@@ -6,7 +6,7 @@ import copy
 import json
 from typing import Any
 
-from slime_agl.chat.loader import load_tokenizer
+from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.host.args import RolloutArgs
 from slime_agl.host.pieces import resolve
 

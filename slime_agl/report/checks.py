@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from slime_agl.errors import InvariantError, RecordError
+from slime_agl.record.run import Record, RecordedExecution
 from slime_agl.report.summary import Row, row
-from slime_agl.trace.record import Record, RecordedExecution
 from slime_agl.trace.segments import account
 
 Verdict = Literal["pass", "look", "fail"]

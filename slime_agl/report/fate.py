@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slime_agl.errors import RecordError
-from slime_agl.trace.record import RecordedExecution, RecordedSample
+from slime_agl.record.run import RecordedExecution, RecordedSample
 from slime_agl.trace.segments import Segment
 from slime_agl.trace.turn import Turn
 

@@ -13,9 +13,9 @@ from jinja2 import Environment, PackageLoader
 
 from slime_agl import __version__
 from slime_agl.errors import ConfigError
+from slime_agl.record.run import Record, RecordedExecution
 from slime_agl.report.fate import TurnFate, fates
 from slime_agl.report.summary import row
-from slime_agl.trace.record import Record, RecordedExecution
 
 Pair = tuple[Record, RecordedExecution]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from slime_agl.record.run import RecordedExecution
 from slime_agl.report.checks import Finding
-from slime_agl.trace.record import RecordedExecution
 
 NAME = "encoding again would show"
 MORE = "run more rows or samples, at a higher temperature"

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from slime_agl.errors import InvariantError, RecordError
+from slime_agl.record.run import Record, RecordedExecution
 from slime_agl.report.fate import fates, untrained
-from slime_agl.trace.record import Record, RecordedExecution
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slime_agl.rollout.executions import Entry
-from slime_agl.rollout.record import Recorder
+from slime_agl.rollout.recorder import Recorder
 from slime_agl.rollout.tally import Tally
 
 

@@ -16,7 +16,7 @@ from slime_agl.rollout.ending import Ending, GoOn, Park, PutBack
 from slime_agl.rollout.evaluate import evaluate
 from slime_agl.rollout.executions import Executor
 from slime_agl.rollout.pool import Pool
-from slime_agl.rollout.record import Recorder
+from slime_agl.rollout.recorder import Recorder
 from slime_agl.rollout.refusals import check_supported
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder

@@ -11,7 +11,7 @@ from slime_agl.host import RolloutArgs, Sample
 from slime_agl.reward import load_reward_function
 from slime_agl.rollout.books import Books
 from slime_agl.rollout.executions import Entry, Executor, Limits
-from slime_agl.rollout.record import Recorder
+from slime_agl.rollout.recorder import Recorder
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.rollout.support import warn

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import InvariantError
 from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample, join_tensors

@@ -12,7 +12,7 @@ from typing import Any
 import openai
 from agentlightning.litagent import rollout
 
-from slime_agl.local.boxes import EMPTY
+from slime_agl.local.train.boxes import EMPTY
 
 __all__ = ["boxes"]
 

@@ -17,6 +17,7 @@ LAYERS = (
     {"errors"},
     {"config", "loops", "outstanding"},
     {"trace"},
+    {"record"},
     {"chat", "engine", "credit"},
     {"host"},
     {"lightning", "gateway", "local", "workers", "report"},
@@ -24,7 +25,7 @@ LAYERS = (
     {"runtime"},
     {"reward", "data_source"},
     {"rollout"},
-    {"generate"},
+    {"generate", "rerun"},
     {"cli", "testing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

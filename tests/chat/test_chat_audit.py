@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from slime_agl.chat.audit import TemplateAudit, audit
-from slime_agl.chat.probes import KINDS
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.proof.audit import TemplateAudit, audit
+from slime_agl.chat.proof.probes import KINDS
+from slime_agl.chat.template.renderer import Renderer
 
 Reports = Callable[[str], TemplateAudit]
 

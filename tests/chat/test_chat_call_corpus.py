@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pairs import renderer_of, wheel_folder
 
-from slime_agl.chat.messages import Reply
-from slime_agl.chat.parse import ReplyParser
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.template.messages import Reply
 
 # Fixtures: the parsers' names (calls, reasoning), and what they are known to read otherwise, none of it by running
 # half a call: 'flagged' is raw text flagged ill-formed, 'differs' calls with other arguments.

@@ -16,7 +16,7 @@ from corpus.stops import stop_lists
 from corpus.table import show
 from corpus.trial import EXTENDED, Outcome
 
-from slime_agl.chat.probes import KINDS
+from slime_agl.chat.proof.probes import KINDS
 
 # Templates under which an incomplete list once dropped new messages, and one of each large family.
 CHOSEN = (

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slime_agl.chat.audit import TemplateAudit, audit
-from slime_agl.chat.delta import Continuation, Delta, DeltaEncoder, Fork, kind_of
-from slime_agl.chat.messages import Reply, ToolCall, reply_message
-from slime_agl.chat.probes import KINDS
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.proof.audit import TemplateAudit, audit
+from slime_agl.chat.proof.probes import KINDS
+from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork, kind_of
+from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import ConfigError
 
 USER = {"role": "user", "content": "hi"}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from slime_agl.chat.encoder import LONGEST_TEXT, Encode, Repeated, fast_encoder
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.template.encoder import LONGEST_TEXT, Encode, Repeated, fast_encoder
+from slime_agl.chat.template.renderer import Renderer
 
 WORDS = r"""'(?:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
 SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]

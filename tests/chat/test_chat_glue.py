@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slime_agl.chat.glue import Glue
-from slime_agl.chat.messages import Reply, ToolCall
-from slime_agl.chat.renderer import Renderer
-from slime_agl.chat.shape import PROBE_TOOLS
-from slime_agl.chat.tail import Continuation, Tail, tail_of
+from slime_agl.chat.template.glue import Glue
+from slime_agl.chat.template.messages import Reply, ToolCall
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.shape import PROBE_TOOLS
+from slime_agl.chat.template.tail import Continuation, Tail, tail_of
 
 
 def roles(body: str, ending: str = "") -> str:

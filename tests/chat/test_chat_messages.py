@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime_agl.chat.messages import Reply, ToolCall, normalise, reply_message, same_message, same_reply
+from slime_agl.chat.template.messages import Reply, ToolCall, normalise, reply_message, same_message, same_reply
 from slime_agl.errors import TemplateError
 
 CALL = ToolCall("call_1", "search", '{"query": "tides", "limit": 3}')

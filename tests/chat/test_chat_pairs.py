@@ -11,11 +11,11 @@ from collections.abc import Callable
 import pytest
 from pairs import PAIRS, renderer_of
 
-from slime_agl.chat.audit import TemplateAudit, audit
-from slime_agl.chat.delta import Continuation, Delta, DeltaEncoder, render_whole
-from slime_agl.chat.messages import Reply, ToolCall, reply_message
-from slime_agl.chat.probes import KINDS
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.proof.audit import TemplateAudit, audit
+from slime_agl.chat.proof.probes import KINDS
+from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, render_whole
+from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import TemplateError
 
 CONVERSATIONS = int(os.environ.get("TEMPLATE_CONVERSATIONS", "2"))  # of each kind, for each pair

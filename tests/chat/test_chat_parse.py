@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slime_agl.chat.messages import Reply, ToolCall, split_think
-from slime_agl.chat.parse import ReplyParser
-from slime_agl.chat.parse_builtin import IllFormed, read_calls
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.parse.builtin import IllFormed, read_calls
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.template.messages import Reply, ToolCall, split_think
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import ConfigError
 
 TOOLS = [

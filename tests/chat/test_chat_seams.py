@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from slime_agl.chat.audit import audit
-from slime_agl.chat.delta import Continuation, Delta, DeltaEncoder, Fork
-from slime_agl.chat.messages import Reply, ToolCall
-from slime_agl.chat.renderer import Renderer
-from slime_agl.chat.report import KindReport, MissingStop
-from slime_agl.chat.seams import BEHIND, ELSEWHERE, Seams
-from slime_agl.chat.tail import Tail, tail_of
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.proof.report import KindReport, MissingStop
+from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork
+from slime_agl.chat.template.messages import Reply, ToolCall
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.seams import BEHIND, ELSEWHERE, Seams
+from slime_agl.chat.template.tail import Tail, tail_of
 
 MakeRenderer = Callable[[list[str], str], Renderer]
 

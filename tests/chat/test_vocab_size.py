@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slime_agl.chat.loader import vocab_size_of
+from slime_agl.chat.template.loader import vocab_size_of
 from slime_agl.errors import TemplateError
 from slime_agl.testing.tokenizer import tiny_tokenizer
 

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from slime_agl.cli.main import main
 from slime_agl.cli.trust import file_of, look_here, own_code
+from slime_agl.record.run import RecordWriter
 from slime_agl.rollout import shutdown
 from slime_agl.testing.tokenizer import save_tiny_checkpoint
-from slime_agl.trace.record import RecordWriter
 from tests.report.made import TEXTS, made
 
 EVIL = "from pathlib import Path\nPath({ran!r}).touch()\nasync def agent(task, llm): return 1.0\ndef reward(*_): return 1.0\n"
-AGENTS = "tests.cli.replay_agents."
+AGENTS = "tests.cli.rerun_agents."
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def record(place: Path, **header: Any) -> Path:
     return place / "run"
 
 
-def replay(run: Path, *words: str) -> Any:
+def rerun(run: Path, *words: str) -> Any:
     try:
-        return CliRunner().invoke(main, ["replay", str(run), *words], env={"COLUMNS": "100"})
+        return CliRunner().invoke(main, ["rerun", str(run), *words], env={"COLUMNS": "100"})
     finally:
         shutdown()
 
@@ -81,7 +81,7 @@ NAMED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_a_record_names_is_told_and_not_touched(evil: Path, name: str) -> None:
     header, words = NAMED[name]
     own = () if "agent" in name else ("--agent", AGENTS + "two_turns")
-    done = replay(record(evil, **header), *own)
+    done = rerun(record(evil, **header), *own)
     assert done.exit_code == 2 and done.stdout == ""
     told = done.stderr.replace("\n", "")
     assert words in told and "Give --trust" in told
@@ -95,20 +95,20 @@ def test_a_relative_checkpoint_with_code_of_its_own_is_not_loaded(evil: Path) ->
         json.dumps(json.loads(settings.read_text()) | {"auto_map": {"AutoTokenizer": ["code.T", None]}})
     )
     (evil / "checkpoint" / "code.py").write_text(EVIL.format(ran=str(evil / "ran")))
-    done = replay(run, "--agent", AGENTS + "two_turns")
+    done = rerun(run, "--agent", AGENTS + "two_turns")
     assert done.exit_code == 2 and "names code of its own" in done.stderr and not (evil / "ran").exists()
     assert own_code(str(evil / "checkpoint")) and own_code("someone/some-model") and not own_code(str(evil / "run"))
 
 
 def test_with_trust_it_is_shown_and_then_run(evil: Path) -> None:
-    done = replay(record(evil), "--trust")
+    done = rerun(record(evil), "--trust")
     assert f"trusted: agent: evil_records_agent.agent ({evil / 'evil_records_agent.py'})" in done.stderr
     assert (evil / "ran").exists()
 
 
 def test_the_users_own_agent_needs_no_trust(evil: Path) -> None:
     (evil / "sglang.py").write_text(EVIL.format(ran=str(evil / "ran")))
-    done = replay(record(evil), "--agent", AGENTS + "two_turns")
+    done = rerun(record(evil), "--agent", AGENTS + "two_turns")
     assert "--trust" not in done.stderr and not (evil / "ran").exists()
     assert str(evil) not in sys.path
 
@@ -128,15 +128,15 @@ def test_other_arguments_of_slime_are_not_taken_from_a_record(evil: Path) -> Non
         "prompt_data": "/dev/zero",
         "rm_url": "http://x",
     }
-    done = replay(record(evil, arguments=arguments), "--agent", AGENTS + "two_turns")
+    done = rerun(record(evil, arguments=arguments), "--agent", AGENTS + "two_turns")
     assert done.exit_code in (0, 1, 2) and done.exception is None or isinstance(done.exception, SystemExit)
     assert not (evil / "ran").exists()
 
 
-def test_a_header_without_what_a_replay_needs_is_refused(evil: Path) -> None:
+def test_a_header_without_what_a_rerun_needs_is_refused(evil: Path) -> None:
     run = record(evil)
     (file,) = run.glob("*.jsonl")
     header, *rest = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(json.dumps({"format": "slime_agl.record", "version": 3}).encode() + b"\n" + b"".join(rest))
-    done = replay(run, "--trust")
+    done = rerun(run, "--trust")
     assert done.exit_code == 2 and "has no checkpoint and no step and no stop_ids" in done.stderr

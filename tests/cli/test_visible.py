@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime_agl.chat.report import AuditReport, KindReport
-from slime_agl.cli import audit_report, check_view, demo_report, inspect_view, replay_view, train_demo_report
+from slime_agl.chat.proof.report import AuditReport, KindReport
+from slime_agl.cli import audit_report, check_view, demo_report, inspect_view, rerun_view, train_demo_report
 from slime_agl.cli.main import main
 from slime_agl.cli.visible import json_line, make_log_visible, visible
 from slime_agl.report.checks import Finding
-from slime_agl.report.divergence import Divergence
-from slime_agl.report.replayed import Replayed
+from slime_agl.rerun.divergence import Divergence
+from slime_agl.rerun.outcome import Outcome
 from tests.report.made import TEXTS, made, run_of
 
 CLI = Path(audit_report.__file__).parent
@@ -101,17 +101,17 @@ def show_execution() -> None:
         inspect_view.show_execution(record, execution)
 
 
-def show_replayed() -> None:
+def show_outcomes() -> None:
     for kind in ("changed", "more", "early"):
         way = Divergence(kind, 0, 1, EVIL, 1, EVIL, EVIL, ("+++" + EVIL, "-" + EVIL, EVIL))
         shared = {"step": EVIL, "name": EVIL, "turns": 1, "matched": 0, "attempts": (2, 1), "recorded_failure": EVIL}
         error = f'  File "{EVIL}"\n{EVIL}'
         for failure in (EVIL, "refused", ""):
-            outcome = Replayed(
+            outcome = Outcome(
                 **shared, failure=failure, error=error, rewards=({EVIL: 1.0},), recorded_rewards=({EVIL: EVIL},),
                 divergence=way, seconds=0.0, blotted={f"turn {EVIL}": 1},
             )  # fmt: skip
-            replay_view.show_replayed([outcome])
+            rerun_view.show_outcomes([outcome])
 
 
 def show_findings() -> None:
@@ -173,7 +173,7 @@ def show_training(monkeypatch: Any, tmp_path: Path) -> None:
 
 VIEWS: dict[str, list[Callable[..., None]]] = {
     "inspect_view": [show_run, show_execution],
-    "replay_view": [show_replayed],
+    "rerun_view": [show_outcomes],
     "check_view": [show_findings],
     "audit_report": [show_audit],
     "demo_report": [show_demo],
@@ -184,8 +184,7 @@ NO_VIEWS = {
     "visible",
     "main",
     "inspect",
-    "replay",
-    "replay_run",
+    "rerun",
     "audit",
     "doctor",
     "check",
@@ -220,7 +219,7 @@ def test_errors_and_notes_of_the_commands_are_visible(tmp_path: Path) -> None:
     for words in (
         ["inspect", str(tmp_path)],
         ["inspect", str(tmp_path), "--execution", evil],
-        ["replay", str(tmp_path)],
+        ["rerun", str(tmp_path)],
     ):
         done = CliRunner().invoke(main, words)
         assert not dangerous(done.output) and WITNESS in done.output, words

@@ -18,7 +18,7 @@ import agentlightning as agl
 import httpx
 
 from slime_agl import data_source
-from slime_agl.chat.loader import load_tokenizer
+from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.host import default_args, state_file
 from slime_agl.rollout import generate, shutdown
 from slime_agl.testing.host import make_args

@@ -10,7 +10,7 @@ from engine_helpers import ask
 
 from slime_agl.engine.retry import Backoff
 from slime_agl.errors import EngineUnavailable
-from slime_agl.local.router import start_router
+from slime_agl.local.engine.router import start_router
 from slime_agl.testing import FakeSGLang
 
 pytest.importorskip("sglang_router", reason="the router's wheel is not installed")

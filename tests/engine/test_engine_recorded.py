@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from slime_agl.engine.base import EngineInfo, EngineRequest
-from slime_agl.engine.recorded import RecordedEngine
 from slime_agl.errors import EngineRejected, EngineUnavailable
+from slime_agl.rerun.engine import RecordedEngine
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import ABORT, LENGTH, STOP, Media, Sampled, Turn, logprob_array, token_array
 

@@ -17,7 +17,7 @@ from slime_agl.engine.faults import WrongAnswer
 from slime_agl.engine.route import PROBE_RID, ranked_first
 from slime_agl.engine.wire import request_body
 from slime_agl.errors import ConfigError
-from slime_agl.local.router import start_router
+from slime_agl.local.engine.router import start_router
 from slime_agl.testing import FakeReplay, FakeSGLang
 
 FAKE = FakeReplay(layers=3, choices=2)

@@ -12,15 +12,15 @@ import openai
 import pytest
 import pytest_asyncio
 
-from slime_agl.chat.audit import audit
-from slime_agl.chat.delta import DeltaEncoder
-from slime_agl.chat.parse import ReplyParser
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.template.delta import DeltaEncoder
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
-from slime_agl.gateway.server import Gateway, GatewayParts
-from slime_agl.gateway.session import SealedSession, SessionSpec
+from slime_agl.gateway.http.server import Gateway, GatewayParts
+from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text

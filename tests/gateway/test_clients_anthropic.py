@@ -232,7 +232,7 @@ async def test_errors_have_its_shape_and_are_not_repeated(connect, bench, fake_s
 
 
 async def test_a_stream_that_fails_after_it_began_ends_with_an_error_event(bench, connect, fake_sglang, monkeypatch):
-    monkeypatch.setattr("slime_agl.gateway.app.KEEP_ALIVE_SECONDS", 0.001)
+    monkeypatch.setattr("slime_agl.gateway.http.app.KEEP_ALIVE_SECONDS", 0.001)
     fake_sglang.say("never").hold()
     client = await connect()
     async with aiohttp.ClientSession(headers={"x-api-key": client.api_key}) as http:

@@ -10,7 +10,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from slime_agl.local.router import start_router
+from slime_agl.local.engine.router import start_router
 
 ADD: dict[str, Any] = {
     "name": "add",

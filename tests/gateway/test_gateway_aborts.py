@@ -18,23 +18,23 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from slime_agl.chat.audit import audit
-from slime_agl.chat.delta import DeltaEncoder
-from slime_agl.chat.parse import ReplyParser
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.template.delta import DeltaEncoder
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import EngineError
 from slime_agl.execution import Execution
-from slime_agl.gateway import sampling
-from slime_agl.gateway.server import Gateway, GatewayParts
-from slime_agl.gateway.session import SealedSession, SessionSpec
-from slime_agl.gateway.stops import Stops
+from slime_agl.gateway.http.server import Gateway, GatewayParts
+from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
+from slime_agl.gateway.turn import sampling
+from slime_agl.gateway.turn.stops import Stops
 from slime_agl.host import RolloutArgs, Sample, default_args
-from slime_agl.local.backend import Deliver, Finish, Generated, GenerateRequest
-from slime_agl.local.engine_server import EngineThread
-from slime_agl.local.transformers_backend import TransformersBackend
-from slime_agl.local.witness import Witness
+from slime_agl.local.demo.witness import Witness
+from slime_agl.local.engine.backend import Deliver, Finish, Generated, GenerateRequest
+from slime_agl.local.engine.server import EngineThread
+from slime_agl.local.engine.transformers_backend import TransformersBackend
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.testing.tokenizer import tiny_tokenizer
 from slime_agl.trace.segments import account, segments

@@ -11,11 +11,12 @@ import aiohttp
 import openai
 import pytest
 
-from slime_agl.gateway import bodies, connections
+from slime_agl.gateway import bodies
 from slime_agl.gateway.bodies import BESIDE, MIB, Bounds, Served
-from slime_agl.gateway.encoders import Encoders
-from slime_agl.gateway.length import check_length
+from slime_agl.gateway.http import connections
 from slime_agl.gateway.refusal import Refusal
+from slime_agl.gateway.turn.encoders import Encoders
+from slime_agl.gateway.turn.length import check_length
 
 ASK: list[Any] = [{"role": "user", "content": "hi"}]
 PATHS = {

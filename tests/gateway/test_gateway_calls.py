@@ -109,7 +109,7 @@ async def test_sealing_aborts_what_is_in_flight_and_keeps_it_untrained(bench, fa
 
 
 async def test_a_call_whose_client_is_gone_is_aborted_after_the_grace(bench, fake_sglang, monkeypatch):
-    monkeypatch.setattr("slime_agl.gateway.calls.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("slime_agl.gateway.sessions.calls.GRACE_SECONDS", 0.0)
     fake_sglang.say("never heard").hold().abort_partial(2)
     client = await bench.open()
     await gone(client, fake_sglang, 1)
@@ -238,7 +238,7 @@ async def test_an_engine_that_saw_other_tokens_breaks_the_session(bench, fake_sg
 
 
 async def test_a_stream_that_breaks_after_it_began_ends_with_an_error_event(bench, fake_sglang, monkeypatch, caplog):
-    monkeypatch.setattr("slime_agl.gateway.app.KEEP_ALIVE_SECONDS", 0.001)
+    monkeypatch.setattr("slime_agl.gateway.http.app.KEEP_ALIVE_SECONDS", 0.001)
     monkeypatch.setattr("slime_agl.engine.answer._prompt_tokens", lambda *_: 3)
     fake_sglang.say("x").hold()
     await bench.open()

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from slime_agl.chat.parse import ReplyParser
+from slime_agl.chat.parse.reply import ReplyParser
 
 ASK: list[Any] = [{"role": "user", "content": "1 + 2?"}]
 TOOLS: list[Any] = [

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slime_agl.chat.messages import Reply, ToolCall, reply_message
-from slime_agl.gateway.conversation import Context, Conversation, Node
-from slime_agl.gateway.held_prompts import TEXTS_HELD, HeldPrompts, ids_json, joined_json
-from slime_agl.gateway.shared import Shared
+from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
+from slime_agl.gateway.turn.conversation import Context, Conversation, Node
+from slime_agl.gateway.turn.held_prompts import TEXTS_HELD, HeldPrompts, ids_json, joined_json
+from slime_agl.gateway.turn.shared import Shared
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import STOP, Sampled, Turn
 

@@ -15,20 +15,20 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from slime_agl.chat.audit import audit
-from slime_agl.chat.delta import DeltaEncoder
-from slime_agl.chat.images import Vision
-from slime_agl.chat.parse import ReplyParser
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.template.delta import DeltaEncoder
+from slime_agl.chat.template.images import Vision
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
-from slime_agl.gateway.server import Gateway, GatewayParts
-from slime_agl.gateway.session import SessionSpec
+from slime_agl.gateway.http.server import Gateway, GatewayParts
+from slime_agl.gateway.sessions.session import SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
+from slime_agl.record.codec import decode_ledger, encode_ledger
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.testing import FakeSGLang
-from slime_agl.trace.codec import decode_ledger, encode_ledger
 from slime_agl.trace.segments import account, segments
 from tests.gateway.conftest import Notes
 from tests.llava import PATCHES, TEMPLATE, processor
@@ -235,7 +235,7 @@ async def test_an_engine_that_reads_the_prompt_in_its_own_way_fails_the_turn_not
 
 async def test_image_data_passes_the_real_router(fake_sglang, place, tmp_path):
     pytest.importorskip("sglang_router", reason="the router's wheel is not installed")
-    from slime_agl.local.router import start_router
+    from slime_agl.local.engine.router import start_router
 
     fake_sglang.say("red")
     with start_router([fake_sglang.url], policy="manual", log=tmp_path / "router.log") as router:

@@ -16,17 +16,17 @@ import aiohttp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slime_agl.chat.audit import audit
-from slime_agl.chat.delta import DeltaEncoder
-from slime_agl.chat.parse import ReplyParser
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.template.delta import DeltaEncoder
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.retry import Backoff
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
-from slime_agl.gateway import calls
-from slime_agl.gateway.server import Gateway, GatewayParts
-from slime_agl.gateway.session import SealedSession, SessionSpec
+from slime_agl.gateway.http.server import Gateway, GatewayParts
+from slime_agl.gateway.sessions.registry import calls
+from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.testing.answers import Answer
@@ -535,7 +535,7 @@ async def _end(agent: Agent, last: Step) -> SealedSession:
 
 
 def test_the_ledger_is_what_the_engine_saw_whatever_agents_do(monkeypatch):
-    monkeypatch.setattr("slime_agl.gateway.sampling.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("slime_agl.gateway.turn.sampling.FIRST_PAUSE", 0.0)
     monkeypatch.setattr(calls, "GRACE_SECONDS", 1000.0)
 
     @settings(

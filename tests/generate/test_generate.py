@@ -15,11 +15,11 @@ import pytest
 from slime_agl.errors import ConfigError
 from slime_agl.generate import generate
 from slime_agl.host import RolloutArgs, Sample
+from slime_agl.record.reading import read_record
 from slime_agl.rollout import generate as evaluate
 from slime_agl.rollout import shutdown
 from slime_agl.testing.agents import chat_agent, failing_agent
 from slime_agl.testing.paths import importable
-from slime_agl.trace.reading import read_record
 
 Run = Callable[..., Any]
 

@@ -22,7 +22,7 @@ from slime_agl import host
 from slime_agl.errors import InvariantError
 from slime_agl.host import data_source, dataset, defaults, eval_config, filters, outputs, reward_hub, sample_hooks
 from slime_agl.host.sample import Sample as StandIn
-from slime_agl.local.batch import flatten, normalised_rewards
+from slime_agl.local.train.batch import flatten, normalised_rewards
 
 types = pytest.importorskip("slime.utils.types", reason="slime is not on PYTHONPATH", exc_type=ImportError)
 Real = types.Sample

@@ -9,7 +9,7 @@ import torch
 from local_helpers import ByteTokenizer, Driven, StepGate, tiny_model
 from transformers import LlamaForCausalLM
 
-from slime_agl.local.transformers_backend import TransformersBackend
+from slime_agl.local.engine.transformers_backend import TransformersBackend
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from slime_agl.errors import EngineError
-from slime_agl.local.backend import Generated, GenerateRequest
-from slime_agl.local.sampling import SamplingParams
-from slime_agl.local.transformers_backend import TransformersBackend
+from slime_agl.local.engine.backend import Generated, GenerateRequest
+from slime_agl.local.engine.sampling import SamplingParams
+from slime_agl.local.engine.transformers_backend import TransformersBackend
 
 EOS = 256
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slime_agl.local.score import teacher_logprobs, teacher_logprobs_batch
+from slime_agl.local.engine.score import teacher_logprobs, teacher_logprobs_batch
 
 PROMPTS = [[1, 2, 3], [9] * 40, [7, 8, 9, 10, 11], [200], list(range(100, 160)), [5, 6]]
 

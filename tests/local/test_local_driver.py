@@ -9,8 +9,8 @@ import pytest
 
 from slime_agl import host
 from slime_agl.errors import ConfigError, InvariantError
-from slime_agl.local.batch import flatten, normalised_rewards, train_batch
-from slime_agl.local.driver import LocalDriver
+from slime_agl.local.train.batch import flatten, normalised_rewards, train_batch
+from slime_agl.local.train.driver import LocalDriver
 
 CALLS: list = []
 

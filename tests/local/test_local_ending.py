@@ -6,9 +6,9 @@ import pytest
 from local_helpers import EOS, ByteTokenizer, last
 
 from slime_agl.errors import EngineError
-from slime_agl.local.backend import Finish
-from slime_agl.local.sampling import SamplingParams
-from slime_agl.local.stopping import finish_of, text_of
+from slime_agl.local.engine.backend import Finish
+from slime_agl.local.engine.sampling import SamplingParams
+from slime_agl.local.engine.stopping import finish_of, text_of
 
 BYTES = ByteTokenizer()
 

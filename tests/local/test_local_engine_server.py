@@ -8,8 +8,8 @@ import json
 import aiohttp
 import pytest
 
-from slime_agl.local.engine_server import EngineServer, EngineThread, serve
-from slime_agl.local.scripted import Reply, ScriptedBackend, synthetic_logprob
+from slime_agl.local.engine.scripted import Reply, ScriptedBackend, synthetic_logprob
+from slime_agl.local.engine.server import EngineServer, EngineThread, serve
 
 
 class Client:

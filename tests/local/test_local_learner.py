@@ -8,9 +8,9 @@ from local_helpers import tiny_model
 
 from slime_agl import host
 from slime_agl.errors import ConfigError, InvariantError
-from slime_agl.local.batch import train_batch
-from slime_agl.local.learner import Learner, LearnerSettings
-from slime_agl.local.score import teacher_logprobs
+from slime_agl.local.engine.score import teacher_logprobs
+from slime_agl.local.train.batch import train_batch
+from slime_agl.local.train.learner import Learner, LearnerSettings
 
 PROMPT, ANSWER, GLUE, LAST = [1, 2, 3], [10, 11], [4, 5], [12]
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from slime_agl.errors import InvariantError
-from slime_agl.local.boxes import rows, write_rows
-from slime_agl.local.driver import LocalDriver
-from slime_agl.local.learner import Learner, LearnerSettings
-from slime_agl.local.model import load_model
-from slime_agl.local.stack import LocalStack
-from slime_agl.local.tiny_model import make_tiny_checkpoint
-from slime_agl.local.tiny_tokenizer import tiny_tokenizer
-from slime_agl.local.training import train
+from slime_agl.local.demo.stack import LocalStack
+from slime_agl.local.engine.model import load_model
+from slime_agl.local.train.boxes import rows, write_rows
+from slime_agl.local.train.driver import LocalDriver
+from slime_agl.local.train.learner import Learner, LearnerSettings
+from slime_agl.local.train.tiny_model import make_tiny_checkpoint
+from slime_agl.local.train.tiny_tokenizer import tiny_tokenizer
+from slime_agl.local.train.training import train
 from slime_agl.rollout import shutdown
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydantic")

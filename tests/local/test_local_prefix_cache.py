@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from slime_agl.local.kv_slots import KVSlots, RowsView, Shape
-from slime_agl.local.prefix_cache import PrefixCache
+from slime_agl.local.engine.kv_slots import KVSlots, RowsView, Shape
+from slime_agl.local.engine.prefix_cache import PrefixCache
 
 
 def test_the_longest_common_prefix_is_found():

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 
 from slime_agl.errors import EngineUnavailable
-from slime_agl.local.engine_server import EngineThread
-from slime_agl.local.router import start_router
-from slime_agl.local.scripted import Reply, ScriptedBackend
+from slime_agl.local.engine.router import start_router
+from slime_agl.local.engine.scripted import Reply, ScriptedBackend
+from slime_agl.local.engine.server import EngineThread
 
 pytest.importorskip("sglang_router")
 
@@ -90,7 +90,7 @@ def test_the_router_ends_when_its_parent_is_killed(routed):
     _, _, urls = routed
     program = (
         "import os, signal, sys\n"
-        "from slime_agl.local.router import start_router\n"
+        "from slime_agl.local.engine.router import start_router\n"
         f"router = start_router({urls!r})\n"
         "print(router.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

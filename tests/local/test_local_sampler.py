@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from slime_agl.errors import EngineRejected
-from slime_agl.local.sampler import choose, uniform
-from slime_agl.local.sampling import SamplingParams, parse_sampling_params
+from slime_agl.local.engine.sampler import choose, uniform
+from slime_agl.local.engine.sampling import SamplingParams, parse_sampling_params
 
 PROBS = [0.4, 0.3, 0.2, 0.06, 0.04]
 LOGITS = torch.tensor(PROBS).log()

@@ -11,11 +11,11 @@ import pytest
 from local_helpers import ByteTokenizer, tiny_model
 
 from slime_agl.errors import ConfigError
-from slime_agl.local import smollm2
-from slime_agl.local.model import LanguageModel, load_model_and_tokenizer
-from slime_agl.local.score import teacher_logprobs
-from slime_agl.local.smollm2 import cache_directory, resolve_model
-from slime_agl.local.transformers_backend import load_backend
+from slime_agl.local.engine import smollm2
+from slime_agl.local.engine.model import LanguageModel, load_model_and_tokenizer
+from slime_agl.local.engine.score import teacher_logprobs
+from slime_agl.local.engine.smollm2 import cache_directory, resolve_model
+from slime_agl.local.engine.transformers_backend import load_backend
 
 
 def test_a_directory_is_itself(tmp_path):
@@ -59,7 +59,7 @@ def test_a_model_with_sliding_windows_is_refused():
 
 def test_the_scripted_engine_does_without_torch():
     program = (
-        "import sys, slime_agl.local.scripted, slime_agl.local.engine_server, slime_agl.local.router\n"
+        "import sys, slime_agl.local.engine.scripted, slime_agl.local.engine.server, slime_agl.local.engine.router\n"
         "sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

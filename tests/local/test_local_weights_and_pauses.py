@@ -8,7 +8,7 @@ import pytest
 from local_helpers import last, tiny_model
 
 from slime_agl.errors import ConfigError
-from slime_agl.local.score import teacher_logprobs
+from slime_agl.local.engine.score import teacher_logprobs
 
 
 def partial(engine, steps, **options):

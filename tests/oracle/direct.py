@@ -10,16 +10,17 @@ from typing import Any
 
 import aiohttp
 
-from slime_agl.chat.audit import audit
-from slime_agl.chat.delta import DeltaEncoder
-from slime_agl.chat.parse import ReplyParser
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.template.delta import DeltaEncoder
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.retry import Backoff
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
-from slime_agl.gateway import calls, sampling
-from slime_agl.gateway.server import Gateway, GatewayParts
-from slime_agl.gateway.session import SealedSession, SessionSpec
+from slime_agl.gateway.http.server import Gateway, GatewayParts
+from slime_agl.gateway.sessions.registry import calls
+from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
+from slime_agl.gateway.turn import sampling
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.trace.segments import account, segments

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slime_agl.chat.renderer import Renderer
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.testing.tokenizer import tiny_tokenizer
 from tests.chat.pairs import FAMILIES, PAIRS, STOPS, renderer_of, template_of, tokenizer_of
 

@@ -6,8 +6,8 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from slime_agl.record.run import Record, RecordedExecution, RecordedSample
 from slime_agl.trace.ledger import Ledger
-from slime_agl.trace.record import Record, RecordedExecution, RecordedSample
 from slime_agl.trace.turn import Sampled, Turn
 
 ASK_ID, END_ID, END = 900, 901, "<end>"

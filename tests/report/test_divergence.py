@@ -1,12 +1,12 @@
-"""The first difference between a record and its replay, in words, in tokens and as a diff."""
+"""The first difference between a record and its rerun, in words, in tokens and as a diff."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
 
-from slime_agl.engine.recorded import Unrecorded
-from slime_agl.report.divergence import LONGEST_DIFF, Divergence, ended_early, unrecorded
+from slime_agl.rerun.divergence import LONGEST_DIFF, Divergence, ended_early, unrecorded
+from slime_agl.rerun.engine import Unrecorded
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import STOP, Media, Sampled, Turn, logprob_array, token_array
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from slime_agl.record.run import Record, RecordedExecution
 from slime_agl.report.page import render_page
-from slime_agl.trace.record import Record, RecordedExecution
 from tests.report.made import END, made, run_of
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)

@@ -11,7 +11,7 @@ import agentlightning as agl
 import openai
 import pytest
 
-from slime_agl.local.router import start_router
+from slime_agl.local.engine.router import start_router
 from slime_agl.testing.agents import chat_agent
 from tests.conftest import flat
 

@@ -9,8 +9,8 @@ from agentlightning import emit_reward
 from agentlightning.litagent import rollout
 
 from slime_agl.errors import AgentError, ConfigError, RecordError
+from slime_agl.record.reading import read_record, read_run
 from slime_agl.testing.agents import chat_agent
-from slime_agl.trace.reading import read_record, read_run
 from tests.conftest import flat
 
 

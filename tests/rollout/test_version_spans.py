@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from slime_agl.record.codec import decode_ledger, encode_ledger
 from slime_agl.rollout.samples import version_spans
-from slime_agl.trace.codec import decode_ledger, encode_ledger
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import segments
 from slime_agl.trace.turn import Sampled, Turn, logprob_array, token_array

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slime_agl.trace.blot import BLOTTED_ID, MARK, blot, blot_ledger, blot_text, needed_by_a_rerun
-from slime_agl.trace.credentials import is_named, is_value
+from slime_agl.record.blot import BLOTTED_ID, MARK, blot, blot_ledger, blot_text, needed_by_a_rerun
+from slime_agl.record.credentials import is_named, is_value
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.replay import TopP
 from slime_agl.trace.turn import Media, Sampled, Turn
@@ -87,7 +87,7 @@ def test_what_has_not_the_shape_of_one_stays(text: str) -> None:
 
 
 def test_the_gateways_own_key_has_the_shape() -> None:
-    from slime_agl.gateway.address import mint_key
+    from slime_agl.gateway.sessions.keys import mint_key
 
     for _ in range(50):
         account: Counter[str] = Counter()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slime_agl.errors import InvariantError
-from slime_agl.trace.codec import decode_array, decode_ledger, encode_array, encode_ledger
+from slime_agl.record.codec import decode_array, decode_ledger, encode_array, encode_ledger
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.replay import Experts, TopP
 from slime_agl.trace.turn import Media, Sampled, Turn

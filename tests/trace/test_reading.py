@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slime_agl.errors import RecordError
-from slime_agl.trace import reading
-from slime_agl.trace.reading import read_record
-from slime_agl.trace.record import RecordWriter
+from slime_agl.record import reading
+from slime_agl.record.reading import read_record
+from slime_agl.record.run import RecordWriter
 from tests.report.made import TEXTS, made
 
 HEADER = {"name": "step", "step": 0, "agent": "a.b", "model": "m", "checkpoint": "", "stop_ids": [1], "agl": {}}

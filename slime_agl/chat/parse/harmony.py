@@ -1,0 +1,85 @@
+"""Reading gpt-oss turns: messages of a channel each, in OpenAI's harmony format.
+
+sglang's parser of the name knows one of the two orders in which models write a recipient and a channel, and drops
+calls in the other without a word; so turns of these models are read here, with sglang or without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.chat.parse.builtin import Calls, IllFormed, object_text
+
+NAME = "gpt-oss"
+_BETWEEN = re.compile(r"(?<=<\|end\|>)<\|start\|>assistant|(?<=<\|call\|>)<\|start\|>assistant")
+_END = re.compile(r"<\|(?:end|call|return)\|>\s*$")
+_RECIPIENT = re.compile(r"\bto=([\w.-]+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+_MESSAGE = "<|message|>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """raw: as written. recipient: whom it calls, '' for nobody. begun: its content is. closed: something ends it."""
+
+    raw: str
+    channel: str
+    recipient: str
+    content: str
+    begun: bool
+    closed: bool
+
+
+class HarmonyReasoning:
+    """Takes the analysis channel for reasoning."""
+
+    def split(self, text: str, *, opened: bool) -> tuple[str, str]:
+        """Return (reasoning, rest). The rest of a turn that calls keeps its markers, for `HarmonyCalls`."""
+        messages = list(_messages(text))
+        thoughts = [m for m in messages if m.channel == "analysis" and not m.recipient]
+        others = [m for m in messages if m not in thoughts]
+        calling = any(message.recipient for message in others)
+        rest = "<|start|>assistant".join(m.raw for m in others) if calling else "\n".join(m.content for m in others)
+        return "\n".join(message.content for message in thoughts), rest
+
+
+class HarmonyCalls:
+    """Takes messages with a recipient for calls."""
+
+    def read(self, text: str, tools: Sequence[Mapping[str, Any]], *, cut: bool) -> Calls:
+        """Read every call in `text`. cut: the turn ended by length or abort.
+
+        Raises:
+            IllFormed: arguments are not a JSON object, or nothing ends the last call of a cut turn.
+        """
+        messages = list(_messages(text))
+        calls = []
+        for at, message in enumerate(messages, 1):
+            if message.recipient:
+                if not message.begun or (cut and at == len(messages) and not message.closed):
+                    raise IllFormed(f"the call of {message.recipient} is not closed")
+                calls.append((message.recipient.removeprefix("functions."), object_text(message.content.strip())))
+        said = [m.content for m in messages if not m.recipient and m.channel != "analysis"]
+        return Calls("\n".join(said).strip(), tuple(calls)) if calls else Calls(text, ())
+
+
+def _messages(text: str) -> Iterator[_Message]:
+    """The messages of a turn. Text without any marker is one message."""
+    if _MESSAGE not in text and not _RECIPIENT.search(text.partition("<|")[0]) and "<|channel|>" not in text:
+        yield _Message(text, "final", "", text, True, False)
+        return
+    for raw in _BETWEEN.split(text):
+        head, begun, content = raw.partition(_MESSAGE)
+        recipient, channel = _RECIPIENT.search(head), _CHANNEL.search(head)
+        end = _END.search(content)
+        yield _Message(
+            raw,
+            channel[1] if channel else "final",
+            recipient[1] if recipient else "",
+            content[: end.start()] if end else content,
+            bool(begun),
+            end is not None,
+        )

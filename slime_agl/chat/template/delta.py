@@ -1,0 +1,110 @@
+"""The tokens between two turns: the ids that extend what an engine was shown and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from slime_agl.chat.template.glue import Glue
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.seams import Seams
+from slime_agl.chat.template.tail import Continuation, Fork, Mode, Tail, kind_of, render_whole, tail_of
+from slime_agl.errors import ConfigError
+from slime_agl.trace.turn import Media
+
+__all__ = [
+    "Continuation", "Delta", "DeltaEncoder", "Fork", "Mode", "Plan", "Tail", "kind_of", "render_whole", "tail_of"
+]  # fmt: skip
+
+HISTORY = ("append", "template")
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The ids to append to the held ones. They are glue, never trained.
+
+    media: the images they show. rendered: the template was run for them; else their text was put together
+    from what it wrote before.
+    """
+
+    ids: list[int]
+    media: Media | None = None
+    rendered: bool = True
+
+
+class Plan(Protocol):
+    """What the audit found out about the template. kwargs: template variables of the request."""
+
+    @property
+    def closes_turns(self) -> bool:
+        """The template writes a stop token after an assistant turn; else the next opener is the stop token."""
+        ...
+
+    def mode(self, kind: str, kwargs: Mapping[str, Any]) -> Mode: ...
+
+    def rewrites(self, kind: str, kwargs: Mapping[str, Any], *, reasoning: bool) -> bool:
+        """The template shows earlier turns differently from how they were sampled."""
+        ...
+
+
+class DeltaEncoder:
+    """Extends held ids by what came after them.
+
+    history: 'append' keeps what the model was shown; 'template' forks where the template would
+    rewrite it, so that training sees what a stock chat endpoint shows.
+
+    Raises:
+        ConfigError: `history` is neither.
+    """
+
+    def __init__(self, renderer: Renderer, plan: Plan, *, history: str = "append") -> None:
+        if history not in HISTORY:
+            raise ConfigError(f"agl.history is {history!r}; it must be one of {', '.join(HISTORY)}")
+        self._renderer = renderer
+        self._plan = plan
+        self._history = history
+        self._glue = Glue(renderer)
+        self._seams = Seams(renderer)
+
+    def delta(self, c: Continuation) -> Delta | Fork:
+        """Return the ids that come after the held ones, or why there are none.
+
+        In mode 'short' the cost grows with the new messages only; the first time also with system message and tools.
+        """
+        kind = kind_of(c.reply, c.new_messages, prefilled=c.prefill is not None)
+        if any(message["role"] == "assistant" for message in c.new_messages):
+            return Fork("edited_reply")
+        mode = self._plan.mode(kind, c.kwargs)
+        if mode == "fork":
+            return Fork("unproven")
+        if self._history == "template" and self._plan.rewrites(kind, c.kwargs, reasoning=_has_reasoning(c)):
+            return Fork("history_rewritten")
+        ids = self._glue.ids(c) if mode == "short" else None
+        if ids is not None:
+            return Delta(self._splice(ids, c.last_id), rendered=False)
+        tail = tail_of(self._renderer, c, mode)
+        if isinstance(tail, Fork):
+            return tail
+        dropped = self._seams.fork(c, tail, mode)
+        if dropped is not None:
+            return dropped
+        return Delta(self._splice(tail.ids, c.last_id), tail.media)
+
+    def quick(self, c: Continuation) -> bool:
+        """Whether `delta` takes microseconds: a shape seen before, whose text is put together; else it may take tenths of
+        a second."""
+        return self._glue.knows(c)
+
+    def _splice(self, ids: list[int], last_id: int | None) -> list[int]:
+        """Leave the marker out when the model has already ended its turn.
+
+        Without a sampled stop id (length, stop string, abort) the marker is written for the model, as glue.
+        """
+        ended = last_id == ids[0] or (self._plan.closes_turns and last_id in self._renderer.marker_ids)
+        return ids[1:] if ended else ids
+
+
+def _has_reasoning(c: Continuation) -> bool:
+    earlier: Any = (message.get("reasoning_content") for message in c.context)
+    return bool(c.reply.reasoning) or any(earlier)

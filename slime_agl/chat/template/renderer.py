@@ -1,0 +1,182 @@
+"""Messages to text to ids, for one tokenizer and one chat template."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from slime_agl.chat.template.images import Vision, images_of
+from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of
+from slime_agl.chat.template.shape import Shape, find_shape
+from slime_agl.chat.template.token_text import token_bytes
+from slime_agl.errors import TemplateError
+from slime_agl.trace.turn import Media
+
+__all__ = ["Renderer", "load_tokenizer", "stop_ids_of"]
+
+
+class Renderer:
+    """Renders a chat template and encodes what it wrote. Safe to use from many threads at once.
+
+    tokenizer: a Hugging Face tokenizer. Encoding goes to a private copy of its Rust core, because
+    the shared one raises 'Already borrowed' when its settings change while another thread encodes.
+    chat_template: Jinja text that replaces the tokenizer's own.
+    template_kwargs: variables for every render; those of a single call go over them.
+    extra_stop_ids: ids that end a turn beside the tokenizer's own end of sequence.
+    vision: encodes what shows images; without it they are refused.
+    encoder: encodes in the tokenizer's place; it must give the same ids (see `fast_encoder`).
+
+    Raises:
+        TemplateError: there is no chat template.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        chat_template: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        extra_stop_ids: Iterable[int] = (),
+        vision: Vision | None = None,
+        encoder: Callable[[str], list[int]] | None = None,
+    ) -> None:
+        if not (chat_template or getattr(tokenizer, "chat_template", None)):
+            raise TemplateError(
+                f"tokenizer {getattr(tokenizer, 'name_or_path', '') or type(tokenizer).__name__} has no chat template; "
+                "use an instruct checkpoint, or give a template file with --chat-template-path"
+            )
+        self._tokenizer = tokenizer
+        self._template = chat_template
+        self.vision = vision or Vision(lambda: None)
+        self._template_kwargs = dict(template_kwargs or {})
+        self._core = _private_core(tokenizer)
+        self._encoder = encoder
+        self._slow_lock = threading.Lock()
+        self._added = frozenset(getattr(tokenizer, "added_tokens_decoder", ())) | frozenset(tokenizer.all_special_ids)
+        own = [tokenizer.eos_token_id] if isinstance(tokenizer.eos_token_id, int) else []
+        self.stop_ids: frozenset[int] = frozenset()
+        self.marker_ids: frozenset[int] = frozenset()
+        self.stop_tokens: tuple[str, ...] = ()
+        self._set_stop_ids(frozenset(own) | frozenset(extra_stop_ids))
+        self._shape = Shape()
+        self._shape = find_shape(self._trial)
+
+    @property
+    def template(self) -> str:
+        """The source of the template, or of all of them where the tokenizer has several."""
+        own = self._template or self._tokenizer.chat_template
+        return own if isinstance(own, str) else "\n".join(own.values())
+
+    def add_stop_id(self, stop_id: int) -> None:
+        """Learn an id that the engine reports to have ended a turn. It stays known."""
+        if stop_id not in self.stop_ids:
+            self._set_stop_ids(self.stop_ids | {stop_id})
+
+    def with_stop_ids(self, more: Iterable[int]) -> Renderer:
+        """Return a renderer of the same template that also takes `more` for ids that end a turn."""
+        other = copy.copy(self)
+        other._set_stop_ids(self.stop_ids | frozenset(more))
+        return other
+
+    def added_ids(self, text: str) -> list[int]:
+        """Return the ids of the added tokens in `text`, in order: special ones, and words of call syntax."""
+        return [token for token in self.encode(text) if token in self._added]
+
+    def render(
+        self,
+        messages: Sequence[dict],
+        tools: list[dict] | None,
+        kwargs: Mapping[str, Any] | None = None,
+        generation_prompt: bool = True,
+    ) -> str:
+        """Return the text the template writes for normalised messages.
+
+        Raises:
+            TemplateError: the template refuses them, in its own words.
+        """
+        shape = self._shape
+        variables = {**self._template_kwargs, **(kwargs or {})}
+        try:
+            return self._tokenizer.apply_chat_template(
+                [shape.apply(message) for message in messages] if shape != Shape() else list(messages),
+                tools=tools or None,
+                chat_template=self._template,
+                add_generation_prompt=generation_prompt,
+                tokenize=False,
+                **variables,
+            )
+        except Exception as error:  # a template is a program of its own and may raise anything
+            images = len(images_of(messages))
+            hint = f"; they show {images} images, and this template seems to take text only" if images else ""
+            roles = ", ".join(str(message.get("role")) for message in messages[-4:])
+            raise TemplateError(
+                f"the chat template refuses {len(messages)} messages (last roles: {roles}): "
+                f"{type(error).__name__}: {error}{hint}"
+            ) from error
+
+    def prompt_ids(
+        self, messages: Sequence[dict], tools: list[dict] | None, kwargs: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Return the ids of a first prompt: everything rendered, with the generation prompt."""
+        return self.shown(self.render(messages, tools, kwargs), messages)[0]
+
+    def shown(self, text: str, messages: Sequence[dict]) -> tuple[list[int], Media | None]:
+        """Return the ids of rendered text in which the images of `messages` stand, and those images.
+
+        Raises:
+            TemplateError: an image cannot be shown.
+        """
+        urls = images_of(messages)
+        return self.vision.encode(text, urls) if urls else (self.encode(text), None)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return the ids of `text` and, unless asked, nothing else: no beginning or end of sequence is added."""
+        if self._encoder is not None and not add_special_tokens:
+            return self._encoder(text)
+        if self._core is not None:
+            return self._core.encode(text, add_special_tokens=add_special_tokens).ids
+        with self._slow_lock:
+            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """Return the text of `ids`, with no clean-up of spaces."""
+        if self._core is not None:
+            return self._core.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        with self._slow_lock:
+            return self._tokenizer.decode(
+                list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+            )
+
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        """Return the UTF-8 bytes that each id stands for by itself."""
+        return token_bytes(self._tokenizer, ids)
+
+    def _set_stop_ids(self, stop_ids: frozenset[int]) -> None:
+        """Publish the stop ids, and those among them that can mark the end of a turn in rendered text.
+
+        Only an added token can: an ordinary word given as a stop id also occurs in what people say.
+        """
+        texts = {i: self.decode([i]) for i in stop_ids if i in self._added}
+        markers = {i: text for i, text in texts.items() if text.strip() and self.encode(text) == [i]}
+        self.stop_ids = stop_ids
+        self.marker_ids = frozenset(markers)
+        self.stop_tokens = tuple(sorted(markers.values(), key=len, reverse=True))
+
+    def _trial(self, messages: list[dict], tools: list[dict] | None) -> str | None:
+        try:
+            return self.render(messages, tools)
+        except TemplateError:
+            return None
+
+
+def _private_core(tokenizer: Any) -> Any:
+    """Return a copy of a fast tokenizer's Rust core, without truncation and padding; None for a slow one."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None:
+        return None
+    own = copy.deepcopy(core)
+    own.no_truncation()
+    own.no_padding()
+    return own

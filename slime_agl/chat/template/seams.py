@@ -1,0 +1,81 @@
+"""Proof that the cut before a tail drops nothing of the new messages.
+
+A cut falls at the first stop token after the continued turn. Where the list of stop tokens is incomplete that is
+behind a tool result, and the model would never see it. So what a cut leaves out must be known to be the template's
+own: the same text stands there when the new messages say something else, and nothing of them stands before it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tail import Continuation, Fork, Mode, Tail, gap_of, written_around
+
+BEHIND, ELSEWHERE = "stop_token_behind", "shown_elsewhere"
+HELD = 1024
+
+
+class Seams:
+    """The gaps of one renderer's tails that are proven to be free of new messages. Safe to use from many threads.
+
+    A gap that was seen before costs one look; a new one a render with marks in place of what is said.
+    """
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._lock = threading.Lock()
+        self._held: OrderedDict[Any, Fork | None] = OrderedDict()
+
+    def fork(self, c: Continuation, tail: Tail, mode: Mode) -> Fork | None:
+        """Return why `tail` must not be used, None when everything that is new stands in it."""
+        key = self._key(c, tail, mode)
+        if key in self._held:
+            return self._held[key]
+        found = self._find(c, tail, mode)
+        with self._lock:
+            self._held[key] = found
+            if len(self._held) > HELD:
+                self._held.popitem(last=False)
+        return found
+
+    def _key(self, c: Continuation, tail: Tail, mode: Mode) -> Any:
+        gap = tail.gap
+        for call in c.reply.tool_calls:
+            # Ids are new in every turn, and some templates write them behind a call's arguments.
+            gap = gap.replace(call.id, "\0") if call.id else gap
+        kwargs = orjson.dumps(c.kwargs, option=orjson.OPT_SORT_KEYS) if c.kwargs else b""
+        roles = tuple(message["role"] for message in c.new_messages)
+        return gap, roles, len(c.reply.tool_calls), mode, kwargs, c.prefill is None, self._renderer.stop_tokens
+
+    def _find(self, c: Continuation, tail: Tail, mode: Mode) -> Fork | None:
+        marks = [f"Mrk{at}x{secrets.token_hex(8)}" for at in range(len(c.new_messages))]
+        marked = replace(c, new_messages=_marked(c.new_messages, marks))
+        written = written_around(self._renderer, marked, mode)
+        if isinstance(written, Fork):
+            return written
+        before, after = written
+        if any(mark in before for mark in marks):
+            return Fork(ELSEWHERE)
+        gap = gap_of(self._renderer, after)
+        return None if gap == tail.gap and not any(mark in gap for mark in marks) else Fork(BEHIND)
+
+
+def _marked(messages: Sequence[dict], marks: Sequence[str]) -> list[dict]:
+    """The messages, each saying its mark in place of its text; images stay."""
+    return [
+        {**message, "content": _said(message["content"], mark)} for message, mark in zip(messages, marks, strict=True)
+    ]
+
+
+def _said(content: Any, mark: str) -> Any:
+    if isinstance(content, str):
+        return mark
+    return [{**part, "text": mark} if part["type"] == "text" else part for part in content]

@@ -1,0 +1,156 @@
+"""What a template writes between two turns, without anything that was sampled.
+
+The continued assistant turn is replaced by a stand-in that carries a random sentinel, the
+conversation is rendered once, and what follows the sentinel is cut at the first token that can
+end a turn. Encoding starts exactly there: no beginning-of-sequence token, no prefix space and
+no merge across the boundary can get in. What the cut leaves out, the gap, must hold nothing of
+the new messages; `Seams` proves that.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+from slime_agl.chat.template.messages import Reply, call_entry
+from slime_agl.chat.template.prefill import render_open
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.errors import TemplateError
+from slime_agl.trace.turn import Media
+
+Mode = Literal["short", "real", "fork"]
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """A request that goes on from a turn of ours.
+
+    context: normalised messages before the continued assistant turn, earlier turns with their reasoning.
+    reply: what that turn said. new_messages: normalised messages after it.
+    last_id: the last id it sampled, None if it sampled nothing.
+    prefill: what the next turn is to begin with, None for a turn of its own words only.
+    """
+
+    context: Sequence[dict]
+    reply: Reply
+    new_messages: list[dict]
+    tools: list[dict] | None
+    kwargs: dict
+    last_id: int | None
+    prefill: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The held ids cannot be extended; the request needs a prompt of its own. reason: one snake_case word group."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a template writes from the end of an assistant turn on. `ids[0]` is the marker, a stop id.
+
+    gap: what it writes between the turn's last word and the marker, which is left out.
+    """
+
+    text: str
+    ids: list[int]
+    gap: str
+    media: Media | None = None
+
+
+def kind_of(reply: Reply, new_messages: Sequence[dict], *, prefilled: bool = False) -> str:
+    """Name a continuation by what was called and who speaks next.
+
+    'user', 'tool', 'parallel_tools', 'tool_then_user', 'call_then_user' (an unanswered call),
+    'again' (nothing new), 'user_then_prefill', and so on. Neighbours of one role count as one.
+    """
+    roles = [role for role, _ in groupby(message["role"] for message in new_messages)] + ["prefill"] * prefilled
+    answered = roles[:1] == ["tool"]
+    parallel = len(reply.tool_calls) > 1
+    if not reply.tool_calls:
+        head = ["stray_tool"] if answered else []
+    elif answered:
+        head = ["parallel_tools" if parallel else "tool"]
+    else:
+        head = ["parallel_calls" if parallel else "call"]
+    return "_then_".join(head + roles[answered:]) or "again"
+
+
+def tail_of(renderer: Renderer, c: Continuation, mode: Mode) -> Tail | Fork:
+    """Render `c` around a stand-in and return what follows the assistant turn.
+
+    mode: 'real' renders the whole context; 'short' only its system message and one letter from a user.
+    """
+    written = written_around(renderer, c, mode)
+    return written if isinstance(written, Fork) else _cut(renderer, written[1], c.new_messages)
+
+
+def written_around(renderer: Renderer, c: Continuation, mode: Mode) -> tuple[str, str] | Fork:
+    """Render `c` around a stand-in and return what stands before its sentinel, and what after it."""
+    context = c.context if mode == "real" else _short(c.context)
+    sentinel = "Sntnl" + secrets.token_hex(8)
+    fork = Fork("sentinel_lost")
+    for stand_in in _stand_ins(c.reply, sentinel):
+        try:
+            text = render_whole(renderer, [*context, stand_in, *c.new_messages], c)
+        except TemplateError:
+            return Fork("template_refused")
+        if text.count(sentinel) == 1:
+            before, _, after = text.partition(sentinel)
+            return before, after
+        fork = Fork("sentinel_lost" if sentinel not in text else "sentinel_repeated")
+    return fork
+
+
+def render_whole(
+    renderer: Renderer, messages: list[dict], c: Continuation, kwargs: Mapping[str, Any] | None = None
+) -> str:
+    """Render messages as the next prompt of `c`: up to the generation prompt, or up to the end of its prefill.
+
+    Raises:
+        TemplateError: the template refuses.
+    """
+    kwargs = c.kwargs if kwargs is None else kwargs
+    if c.prefill is None:
+        return renderer.render(messages, c.tools, kwargs)
+    return render_open(renderer, messages, c.prefill, c.tools, kwargs)
+
+
+def _cut(renderer: Renderer, text: str, new_messages: Sequence[dict]) -> Tail | Fork:
+    gap = gap_of(renderer, text)
+    if gap is None:
+        return Fork("no_marker")
+    text = text[len(gap) :]
+    ids, media = renderer.shown(text, new_messages)
+    if not ids or ids[0] not in renderer.marker_ids:
+        return Fork("marker_merged")
+    return Tail(text, ids, gap, media)
+
+
+def gap_of(renderer: Renderer, text: str) -> str | None:
+    """Return what stands before the first stop token in `text`, None when there is no such token."""
+    starts = [at for token in renderer.stop_tokens if (at := text.find(token)) >= 0]
+    return text[: min(starts)] if starts else None
+
+
+def _short(context: Sequence[dict]) -> list[dict]:
+    system = [context[0]] if context and context[0]["role"] == "system" else []
+    return [*system, {"role": "user", "content": "x"}]
+
+
+def _stand_ins(reply: Reply, sentinel: str) -> list[dict]:
+    """Return the stand-ins to try: a template that shows no calls keeps a sentinel in the content only."""
+    if not reply.tool_calls:
+        return [{"role": "assistant", "content": sentinel}]
+    calls = [call_entry(call.id, call.name, {}) for call in reply.tool_calls]
+    *others, last = reply.tool_calls
+    marked = [*calls[: len(others)], call_entry(last.id, last.name, {"probe": sentinel})]
+    return [
+        {"role": "assistant", "content": "", "tool_calls": marked},
+        {"role": "assistant", "content": sentinel, "tool_calls": calls},
+    ]

@@ -1,0 +1,262 @@
+"""The HTTP surface: routes, each protocol's errors, replies as one body or as events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.gateway.bodies import check_kind, read_body
+from slime_agl.gateway.http.door import Door
+from slime_agl.gateway.http.interim import answered
+from slime_agl.gateway.http.models import Models
+from slime_agl.gateway.json_text import json_bytes
+from slime_agl.gateway.protocols.anthropic.dialect import AnthropicMessages
+from slime_agl.gateway.protocols.chat.dialect import ChatCompletions
+from slime_agl.gateway.protocols.completions import Completions
+from slime_agl.gateway.protocols.protocol import KEEP_ALIVE, Dialect, Exchange
+from slime_agl.gateway.protocols.responses.dialect import Responses, stored_response
+from slime_agl.gateway.refusal import Refusal, sealed
+from slime_agl.gateway.sessions.calls import Call, Mark
+from slime_agl.gateway.sessions.keys import presented_key
+from slime_agl.gateway.sessions.registry import Sessions
+from slime_agl.gateway.sessions.session import Session
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 10.0
+CLIENT_GONE = 499
+# Methods that a page can make a browser use without asking, and without a body that would tell.
+READING = frozenset({"GET", "HEAD"})
+ATTEMPT = "/rollout/{rollout_id}/attempt/{attempt_id}"
+# Anthropic's clients put /v1 behind their base URL, also behind one that ends in /v1 already.
+BASES = (ATTEMPT + "/v1", ATTEMPT + "/v1/v1")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def build_app(sessions: Sessions, renderer: Renderer, model: str, door: Door) -> web.Application:
+    """The gateway's application. `model` is the name that `/v1/models` lists."""
+    surface = _Surface(sessions, renderer, model, door)
+    app = web.Application(middlewares=[surface.errors])
+    for base in BASES:
+        for path, dialect in surface.dialects.items():
+            app.router.add_post(base + path, surface.turns(dialect))
+        app.router.add_post(base + "/messages/count_tokens", surface.count_tokens)
+        app.router.add_get(base + "/responses/{response_id}", surface.response)
+        app.router.add_delete(base + "/responses/{response_id}", surface.forget_response)
+        app.router.add_get(base + "/models", surface.models)
+        app.router.add_get(base + "/models/{name:.+}", surface.model)
+    app.router.add_get("/v1/models", surface.models)
+    app.router.add_get("/health", surface.health)
+    app.router.add_get("/metrics", surface.metrics)
+    return app
+
+
+class _Surface:
+    def __init__(self, sessions: Sessions, renderer: Renderer, model: str, door: Door) -> None:
+        self._sessions, self._models, self._door = sessions, Models(model), door
+        self._openai = ChatCompletions(model, renderer.token_bytes)
+        self._anthropic = AnthropicMessages(model)
+        self.dialects: dict[str, Dialect] = {
+            "/chat/completions": self._openai,
+            "/completions": Completions(model, renderer.decode),
+            "/responses": Responses(model, renderer.token_bytes),
+            "/messages": self._anthropic,
+        }
+
+    @web.middleware
+    async def errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let requests in, and word every failure as the protocol of the request does."""
+        connection = request.protocol
+        connection.serving = True
+        try:
+            self._door.check(request.headers)
+            return await handler(request)
+        except Refusal as error:
+            refusal = error
+        except web.HTTPException as error:
+            kind = "not_found_error" if error.status == 404 else "invalid_request_error"
+            refusal = Refusal(error.status, f"{request.method} {request.path}: {error.reason}", type=kind)
+        except ConnectionResetError:
+            # The client is gone; its call waits for a retry. The server finds out by itself and says nothing.
+            return web.Response(status=CLIENT_GONE)
+        except Exception as error:  # the last boundary before the agent
+            refusal = _failed(request, error)
+        finally:
+            connection.serving, connection.heard = False, 0
+        dialect = self._anthropic if _is_anthropic(request) else self._openai
+        # The OpenAI and Anthropic clients obey x-should-retry; without it they repeat every 409 and 5xx.
+        headers = {"x-should-retry": "true" if refusal.retry else "false"}
+        return _json(dialect.error(refusal), refusal.status, headers)
+
+    def turns(self, dialect: Dialect) -> Handler:
+        """The handler of one protocol's requests for turns."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            session = self._enter(request)
+            size, limit = await self._size(request, session)
+            await session.served.enter(size)
+            try:
+                raw = await self._body(request, session, limit)
+                session.served.resize(size, len(raw))
+                size = len(raw)
+                exchange = dialect.read(_parsed(raw), session)
+                session.bounds.check_turns(exchange.turns)
+                if session.sealed:
+                    self._enter(request)
+                digest = (type(dialect), size, hash(raw))
+                del raw
+                call = self._sessions.call(session, exchange.turns, digest, Mark.of(request.headers))
+                return await self._answer(request, session, call, dialect, exchange)
+            finally:
+                session.served.leave(size)
+
+        return handle
+
+    async def _answer(
+        self, request: web.Request, session: Session, call: Call, dialect: Dialect, exchange: Exchange
+    ) -> web.StreamResponse:
+        try:
+            if exchange.stream:
+                return await _stream(request, session, call, dialect, exchange)
+            answers = await answered(request, call)
+            _still_wanted(session, call)
+            response = _json(exchange.body(answers))
+            await response.prepare(request)
+            await response.write_eof()
+            call.settle()
+            return response
+        finally:
+            if not call.delivered:
+                call.leave(self._sessions.give_up)
+
+    async def count_tokens(self, request: web.Request) -> web.Response:
+        session = self._enter(request)
+        size, limit = await self._size(request, session)
+        await session.served.enter(size)
+        try:
+            asked = self._anthropic.read_count(_parsed(await self._body(request, session, limit)))
+            session.bounds.check_turns([asked])
+            return _json({"input_tokens": await self._sessions.count(session, asked)})
+        finally:
+            session.served.leave(size)
+
+    async def _size(self, request: web.Request, session: Session) -> tuple[int, int]:
+        """Bytes to reserve for a request's body, and most that it may have.
+
+        Raises:
+            Refusal: 415 for anything but plain JSON, 400 for a body that the context cannot hold.
+        """
+        check_kind(request)
+        bounds, size = session.bounds, request.content_length
+        if size is not None and size <= bounds.body:
+            return size, bounds.body
+        images = await self._sessions.shows_images(session)
+        limit = bounds.with_images if images else bounds.body
+        if size is not None and size > limit:
+            raise session.overflowed(bounds.too_large(size, images))
+        return (bounds.body if size is None else size), limit
+
+    async def _body(self, request: web.Request, session: Session, limit: int) -> bytes:
+        raw = await read_body(request, limit)
+        if raw is None:
+            raise session.overflowed(session.bounds.too_large(limit + 1, limit > session.bounds.body))
+        session.bounds.check_structure(raw)
+        return raw
+
+    async def response(self, request: web.Request) -> web.Response:
+        return _json(stored_response(self._enter(request).stored, request.match_info["response_id"]).body)
+
+    async def forget_response(self, request: web.Request) -> web.Response:
+        stored, name = self._enter(request).stored, request.match_info["response_id"]
+        stored_response(stored, name)
+        stored.forget(name)
+        return _json({"id": name, "object": "response", "deleted": True})
+
+    async def models(self, request: web.Request) -> web.Response:
+        if "rollout_id" in request.match_info:
+            self._enter(request)
+        return _json(self._models.list(anthropic=_is_anthropic(request)))
+
+    async def model(self, request: web.Request) -> web.Response:
+        self._enter(request)
+        return _json(self._models.card(request.match_info["name"], anthropic=_is_anthropic(request)))
+
+    async def health(self, request: web.Request) -> web.Response:
+        return _json(
+            {"status": "ok", "open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}
+        )
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        values = {"open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}
+        values |= {f"{name}_total": count for name, count in sorted(self._sessions.counters.items())}
+        return web.Response(text="".join(f"slime_agl_gateway_{name} {value}\n" for name, value in values.items()))
+
+    def _enter(self, request: web.Request) -> Session:
+        ids = request.match_info
+        key = presented_key(request.headers)
+        # Without a key a browser can be made to read; with one, or to send JSON, it would have to ask first.
+        placeholder = bool(key) or request.method not in READING
+        return self._sessions.enter(ids["rollout_id"], ids["attempt_id"], key, placeholder=placeholder)
+
+
+async def _stream(
+    request: web.Request, session: Session, call: Call, dialect: Dialect, exchange: Exchange
+) -> web.StreamResponse:
+    """Events of a finished turn; comments keep the connection alive while it is sampled."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    while not call.task.done():
+        await asyncio.wait([call.task], timeout=KEEP_ALIVE_SECONDS)
+        if not call.task.done():
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write(KEEP_ALIVE)
+    try:
+        answers = call.task.result()
+        _still_wanted(session, call)
+    except Exception as error:  # `errors` words it, unless the stream has begun: then it ends with an event
+        if not response.prepared:
+            raise
+        await response.write(dialect.error_event(error if isinstance(error, Refusal) else _failed(request, error)))
+        return response
+    events = b"".join(exchange.events(answers))
+    if not response.prepared:
+        await response.prepare(request)
+    await response.write(events)
+    await response.write_eof()
+    call.settle()
+    return response
+
+
+def _failed(request: web.Request, error: Exception) -> Refusal:
+    """A 500 that the agent should not repeat; we get the traceback."""
+    logger.error("a request to %r failed", request.path, exc_info=error)
+    return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
+
+
+def _parsed(raw: bytes) -> Any:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise Refusal(400, f"the request body is not JSON: {error}") from error
+
+
+def _still_wanted(session: Session, call: Call) -> None:
+    """Raises Refusal when the attempt was sealed while the turn was sampled: its agent must not go on."""
+    if not call.wanted:
+        raise sealed(session.spec.rollout_id, session.spec.attempt_id)
+
+
+def _is_anthropic(request: web.Request) -> bool:
+    """Whether the client speaks Anthropic's protocol, which its every request says."""
+    return "anthropic-version" in request.headers or request.path.endswith(("/messages", "/messages/count_tokens"))
+
+
+def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=json_bytes(body), status=status, content_type="application/json", headers=headers)

@@ -1,0 +1,80 @@
+"""Which requests are answered at all: none that a web page can make a browser send.
+
+A page may send requests to any address, this machine's own too, and point a name of its own at it (DNS rebinding).
+Browsers say so: in Host the name that the page used, in Origin and Sec-Fetch-Site where it came from.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from slime_agl.gateway.refusal import Refusal
+from slime_agl.gateway.sessions.keys import is_loopback
+
+WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+HOSTS_KNOWN = 256
+SHOWN = 100
+
+
+class Door:
+    """host: the address that is bound. public_url: the URL that agents are given, if it is another one."""
+
+    def __init__(self, host: str, public_url: str | None = None) -> None:
+        public = urlsplit(public_url).hostname if public_url else None
+        own = socket.gethostname() if host in WILDCARDS else host
+        self._names = {name.lower() for name in (own, public, "localhost") if name}
+        self._far = not is_loopback(host)
+        self._known: set[str] = set()
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Let a request pass.
+
+        Raises:
+            Refusal: 403, a web page sent it, or it was sent to another host.
+        """
+        host = headers.get("Host", "")
+        if host not in self._known:
+            self._check_host(host)
+        if "Origin" in headers:
+            raise _forbidden(f"requests of web pages are not served (Origin {headers['Origin'][:SHOWN]!r})")
+        if "Sec-Fetch-Site" in headers and headers["Sec-Fetch-Site"] != "none":
+            raise _forbidden(
+                f"requests of web pages are not served (Sec-Fetch-Site {headers['Sec-Fetch-Site'][:SHOWN]!r})"
+            )
+
+    def _check_host(self, host: str) -> None:
+        name = _name(host)
+        if name not in self._names and not self._is_own_address(name):
+            raise _forbidden(
+                f"Host {host[:SHOWN]!r} is not this gateway's; use the base URL that the agent was given, or set "
+                "agl.gateway.public_url to the address under which agents reach it"
+            )
+        if len(self._known) < HOSTS_KNOWN:
+            self._known.add(host)
+
+    def _is_own_address(self, name: str) -> bool:
+        """Nobody can point an address elsewhere, as one can a name; beyond loopback a machine has many."""
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self._far or address.is_loopback
+
+
+def _name(host: str) -> str:
+    """The host of a Host header, without brackets and port; '' when it is malformed."""
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
+        name = parts.hostname or ""
+    except ValueError:
+        return ""
+    plain = parts.netloc == host and not (parts.path or parts.query or parts.fragment or "@" in host)
+    return name.removesuffix(".") if plain else ""
+
+
+def _forbidden(message: str) -> Refusal:
+    return Refusal(403, message, type="permission_error", code="forbidden")

@@ -1,0 +1,206 @@
+"""Anthropic's Messages protocol: what a request may say, and the message object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.gateway.protocols import fields
+from slime_agl.gateway.protocols.anthropic.blocks import block_events, blocks_of, messages_of, system_message
+from slime_agl.gateway.protocols.chat.dialect import forced_tool
+from slime_agl.gateway.protocols.protocol import event
+from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
+from slime_agl.gateway.request import Answer, TurnRequest, Usage
+from slime_agl.gateway.sessions.session import Session
+from slime_agl.gateway.turn.begun import begun_text
+from slime_agl.trace.turn import LENGTH
+
+ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "invalid_request_error",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+FIELDS = fields.Table(
+    honoured=frozenset(
+        {"messages", "model", "system", "max_tokens", "stop_sequences", "stream", "tools", "tool_choice", "thinking"}
+        | {"output_config", "output_format", "context_management", "chat_template_kwargs", "enable_thinking"}
+        | fields.SAMPLING.keys()
+    ),
+    ignored=fields.BOOKKEEPING | {"inference_geo", "speed", "cache_control"},
+    refused={
+        "mcp_servers": "this endpoint reaches no tool servers",
+        "container": "this endpoint has no containers",
+    },
+)
+
+
+class AnthropicMessages:
+    """The dialect. model: the name used when a request gives none."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def read(self, body: Any, session: Session) -> MessageExchange:
+        body = FIELDS.check(body)
+        limit = fields.count(body, "max_tokens")
+        if limit is None:
+            raise bad_field("max_tokens", "max_tokens is missing; this protocol requires it")
+        return self._exchange(body, limit)
+
+    def read_count(self, body: Any) -> TurnRequest:
+        """The request whose prompt `count_tokens` is asked to count.
+
+        Raises:
+            Refusal: as `read`.
+        """
+        return self._exchange(FIELDS.check(body), None).request
+
+    def _exchange(self, body: Mapping[str, Any], limit: int | None) -> MessageExchange:
+        told = fields.objects(body, "messages")
+        if not told:
+            raise bad_field("messages", "messages must be a non-empty list of objects")
+        tools, forced, one_call = _tools(body)
+        thinking = fields.mapping(body, "thinking")
+        output = fields.mapping(body, "output_config")
+        _check_context(body)
+        messages = [*system_message(body.get("system") or ""), *messages_of(told)]
+        # In this protocol a last message of the assistant is always the beginning of the answer.
+        begun = None if forced else begun_text(messages)
+        request = TurnRequest(
+            messages=messages if begun is None else messages[:-1],
+            begun=begun,
+            model=fields.model(body, self._model),
+            tools=tools,
+            template_kwargs=_thinking_kwargs(thinking) | fields.template_kwargs(body, output.get("effort")),
+            max_tokens=limit,
+            stop=fields.stops(body, "stop_sequences"),
+            sampling=fields.sampling(body),
+            constraint=fields.constraint(output.get("format") or body.get("output_format"), "output_config.format"),
+            id_prefix="msg_",
+            one_call=one_call,
+            forced=forced,
+        )
+        return MessageExchange(
+            request, bool(body.get("stream")), thinking=thinking.get("type") in ("enabled", "adaptive")
+        )
+
+    def error(self, refusal: Refusal) -> dict[str, Any]:
+        # Clients look for these words when they decide to shorten a conversation.
+        said = "prompt is too long: " if refusal.code == CONTEXT_OVERFLOW else ""
+        kind = ERROR_TYPES.get(refusal.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": said + refusal.message}, "request_id": None}
+
+    def error_event(self, refusal: Refusal) -> bytes:
+        return event(self.error(refusal), "error")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageExchange:
+    """One request. thinking: the agent wants to see the reasoning."""
+
+    request: TurnRequest
+    stream: bool
+    thinking: bool
+
+    @property
+    def turns(self) -> tuple[TurnRequest, ...]:
+        return (self.request,)
+
+    def body(self, answers: list[Answer]) -> dict[str, Any]:
+        """The message object."""
+        (answer,) = answers
+        reason, stopped_by = self._stop(answer)
+        return {
+            "id": answer.turn.turn_id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.request.model,
+            "content": blocks_of(answer, thinking=self.thinking),
+            "stop_reason": reason,
+            "stop_sequence": stopped_by,
+            "usage": _usage(Usage.of(answers)),
+        }
+
+    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+        message = self.body(answers)
+        begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
+        begun["usage"] = {**message["usage"], "output_tokens": 0}
+        yield _event({"type": "message_start", "message": begun})
+        yield _event({"type": "ping"})
+        for index, block in enumerate(message["content"]):
+            for body in block_events(index, block):
+                yield _event(body)
+        ending = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
+        yield _event({"type": "message_delta", "delta": ending, "usage": message["usage"]})
+        yield _event({"type": "message_stop"})
+
+    def _stop(self, answer: Answer) -> tuple[str, str | None]:
+        if answer.reply.tool_calls:
+            return "tool_use", None
+        if answer.turn.finish == LENGTH:
+            return "max_tokens", None
+        if answer.turn.matched in self.request.stop:
+            return "stop_sequence", answer.turn.matched
+        return "end_turn", None
+
+
+def _event(body: dict[str, Any]) -> bytes:
+    return event(body, body["type"])
+
+
+def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str, bool]:
+    """The tools in chat shape, TurnRequest.forced and TurnRequest.one_call."""
+    tools = []
+    for at, tool in enumerate(fields.objects(body, "tools")):
+        if tool.get("type") not in (None, "custom") or not isinstance(tool.get("name"), str):
+            raise bad_field(
+                f"tools[{at}]",
+                f"tools[{at}] is of type {tool.get('type')!r}; tools that Anthropic defines or runs are not available, "
+                "only custom ones {name, description, input_schema}",
+            )
+        function = {"name": tool["name"], "parameters": tool.get("input_schema") or {"type": "object"}}
+        if tool.get("description"):
+            function["description"] = tool["description"]
+        tools.append({"type": "function", "function": function})
+    choice = fields.mapping(body, "tool_choice")
+    kind, one_call = choice.get("type"), bool(choice.get("disable_parallel_tool_use"))
+    if kind in (None, "auto"):
+        return tools or None, "", one_call
+    if kind == "none":
+        return None, "", one_call
+    return tools, forced_tool(kind, choice.get("name") if kind == "tool" else None, tools), one_call
+
+
+def _thinking_kwargs(thinking: Mapping[str, Any]) -> dict[str, Any]:
+    """What templates know of thinking is whether it is on; a budget is a wish that a model need not use up."""
+    kind = thinking.get("type")
+    if kind not in (None, "enabled", "disabled", "adaptive"):
+        raise bad_field("thinking", f"thinking.type is {kind!r}; it must be enabled, disabled or adaptive")
+    return {"enable_thinking": kind == "enabled"} if kind in ("enabled", "disabled") else {}
+
+
+def _check_context(body: Mapping[str, Any]) -> None:
+    """The one edit of the context that changes nothing here is to keep all thinking."""
+    for edit in fields.objects(fields.mapping(body, "context_management"), "edits"):
+        if not str(edit.get("type")).startswith("clear_thinking") or edit.get("keep") != "all":
+            raise bad_field(
+                "context_management",
+                f"context_management edit {edit.get('type')!r} is not supported: a shortened history is one that the "
+                "agent has to send itself",
+            )
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.output,
+    }

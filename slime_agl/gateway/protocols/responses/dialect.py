@@ -1,0 +1,221 @@
+"""OpenAI's Responses protocol: what a request may say, and the response object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.gateway.protocols import fields
+from slime_agl.gateway.protocols.chat.dialect import MOST_ALTERNATIVES, forced_tool
+from slime_agl.gateway.protocols.logprobs import TokenBytes
+from slime_agl.gateway.protocols.protocol import event, openai_error
+from slime_agl.gateway.protocols.responses.events import response_events
+from slime_agl.gateway.protocols.responses.items import items_of, messages_of
+from slime_agl.gateway.protocols.responses.stored import Item, StoredResponse, StoredResponses, history
+from slime_agl.gateway.refusal import Refusal, bad_field
+from slime_agl.gateway.request import Answer, TurnRequest, Usage
+from slime_agl.gateway.sessions.session import Session
+from slime_agl.trace.turn import LENGTH
+
+SEALED_REASONING = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+FIELDS = fields.Table(
+    honoured=frozenset(
+        {"input", "model", "instructions", "previous_response_id", "tools", "tool_choice", "parallel_tool_calls"}
+        | {"text", "reasoning", "include", "max_output_tokens", "top_logprobs", "stream", "store"}
+        | {"chat_template_kwargs", "enable_thinking", "regex", "ebnf"}
+        | fields.SAMPLING.keys()
+    ),
+    # stream_options knows padding against eavesdroppers only; max_tool_calls counts hosted tools.
+    ignored=fields.BOOKKEEPING | {"stream_options", "max_tool_calls"},
+    fixed={"truncation": ("disabled",), "background": (False,), "logit_bias": ({},)},
+    refused={
+        "conversation": "pass the items themselves, or previous_response_id",
+        "prompt": "this endpoint stores no prompt templates; send instructions and input",
+        "context_management": "a shortened history is one that the agent has to send itself",
+    },
+)
+
+
+class Responses:
+    """The dialect. model: the name used when a request gives none. token_bytes: the bytes of each id, for logprobs."""
+
+    def __init__(self, model: str, token_bytes: TokenBytes) -> None:
+        self._model, self._token_bytes = model, token_bytes
+
+    def read(self, body: Any, session: Session) -> ResponseExchange:
+        body = FIELDS.check(body)
+        items = _items(body)
+        previous = _previous(body, session.stored)
+        messages = messages_of([*history(previous), *items], session.stored.item)
+        instructions = body.get("instructions")
+        if instructions is not None and not isinstance(instructions, str):
+            raise bad_field("instructions", "instructions must be a text")
+        if instructions:
+            messages.insert(0, {"role": "system", "content": instructions})
+        if not messages:
+            raise bad_field("input", "input must be a text or a non-empty list of items")
+        include = body.get("include") or []
+        if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
+            raise bad_field("include", "include must be a list of names")
+        alternatives = fields.count(body, "top_logprobs", least=0, most=MOST_ALTERNATIVES)
+        tools, forced = _tools(body)
+        request = TurnRequest(
+            messages=messages,
+            model=fields.model(body, self._model),
+            tools=tools,
+            template_kwargs=fields.template_kwargs(body, fields.mapping(body, "reasoning").get("effort")),
+            max_tokens=fields.count(body, "max_output_tokens"),
+            sampling=fields.sampling(body),
+            constraint=_constraint(body),
+            extra=fields.top_logprobs(alternatives),
+            id_prefix="resp_",
+            one_call=body.get("parallel_tool_calls") is False,
+            forced=forced,
+        )
+        return ResponseExchange(
+            request=request,
+            fields=body,
+            items=tuple(items),
+            previous=previous,
+            store=None if body.get("store") is False else session.stored,
+            stream=bool(body.get("stream")),
+            token_bytes=self._token_bytes if LOGPROBS in include else None,
+            sealed_reasoning=SEALED_REASONING in include,
+        )
+
+    def error(self, refusal: Refusal) -> dict[str, Any]:
+        return openai_error(refusal)
+
+    def error_event(self, refusal: Refusal) -> bytes:
+        body = {"type": "error", "code": refusal.code or refusal.type, "message": refusal.message,
+                "param": refusal.param, "sequence_number": 0}  # fmt: skip
+        return event(body, "error")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseExchange:
+    """One request. fields: its body. items, previous: its input. store: where its answer is kept, if at all."""
+
+    request: TurnRequest
+    fields: Mapping[str, Any]
+    items: tuple[Item, ...]
+    previous: StoredResponse | None
+    store: StoredResponses | None
+    stream: bool
+    token_bytes: TokenBytes | None
+    sealed_reasoning: bool
+
+    @property
+    def turns(self) -> tuple[TurnRequest, ...]:
+        return (self.request,)
+
+    def body(self, answers: list[Answer]) -> dict[str, Any]:
+        """The response object; it is stored, unless the agent keeps its state itself."""
+        (answer,) = answers
+        output = items_of(answer, token_bytes=self.token_bytes, sealed_reasoning=self.sealed_reasoning)
+        cut = answer.turn.finish == LENGTH and not answer.reply.tool_calls
+        body = {
+            "id": answer.turn.turn_id,
+            "object": "response",
+            "created_at": int(answer.turn.started),
+            "completed_at": None if cut else int(answer.turn.ended),
+            "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "error": None,
+            "background": False,
+            "model": self.request.model,
+            "output": output,
+            "usage": _usage(Usage.of(answers)),
+            **self._echo(),
+        }
+        if self.store is not None:
+            self.store.keep(StoredResponse(self.previous, self.items, body))
+        return body
+
+    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+        return response_events(self.body(answers))
+
+    def _echo(self) -> dict[str, Any]:
+        """What the request asked for, as the response repeats it."""
+        given = self.fields
+        echoed = ("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "user", "temperature",
+                  "top_p", "service_tier", "safety_identifier", "prompt_cache_key")  # fmt: skip
+        return {name: given.get(name) for name in echoed} | {
+            "metadata": given.get("metadata") or {},
+            "parallel_tool_calls": given.get("parallel_tool_calls", True),
+            "reasoning": {"effort": None, "summary": None} | fields.mapping(given, "reasoning"),
+            "store": self.store is not None,
+            "text": {"format": {"type": "text"}} | fields.mapping(given, "text"),
+            "tool_choice": given.get("tool_choice", "auto"),
+            "tools": given.get("tools", []),
+            "top_logprobs": given.get("top_logprobs", 0),
+            "truncation": "disabled",
+        }
+
+
+def _items(body: Mapping[str, Any]) -> list[Item]:
+    if isinstance(body.get("input"), str):
+        return [{"type": "message", "role": "user", "content": body["input"]}]
+    return fields.objects(body, "input")
+
+
+def _previous(body: Mapping[str, Any], stored: StoredResponses) -> StoredResponse | None:
+    name = body.get("previous_response_id")
+    found = stored.find(name) if isinstance(name, str) else None
+    if name is not None and found is None:
+        raise Refusal(
+            400,
+            f"no response {name!r} is stored for this attempt; it was made with store: false, or by another attempt",
+            code="previous_response_not_found",
+            param="previous_response_id",
+        )
+    return found
+
+
+def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
+    """The tools in chat shape, and TurnRequest.forced."""
+    tools = []
+    for at, tool in enumerate(fields.objects(body, "tools")):
+        if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
+            raise bad_field(
+                f"tools[{at}]",
+                f"tools[{at}] is of type {tool.get('type')!r}; tools that the server would run are not available, "
+                "only functions {type: 'function', name, parameters}",
+            )
+        kept = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
+        tools.append({"type": "function", "function": kept})
+    choice = body.get("tool_choice")
+    if choice in (None, "auto"):
+        return tools or None, ""
+    if choice == "none":
+        return None, ""
+    return tools, forced_tool(choice, choice.get("name") if isinstance(choice, dict) else None, tools)
+
+
+def _constraint(body: Mapping[str, Any]) -> dict[str, Any]:
+    text = fields.mapping(body, "text")
+    if text.get("verbosity") not in (None, "medium"):
+        raise bad_field(
+            "text.verbosity", f"text.verbosity is {text['verbosity']!r}; the trained model knows no such wish"
+        )
+    return fields.constraint(text.get("format"), "text.format") | fields.grammar(body)
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.output,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.prompt + usage.output,
+    }
+
+
+def stored_response(stored: StoredResponses, name: str) -> StoredResponse:
+    """A response that was stored. Raises Refusal, 404, when there is none of that name."""
+    found = stored.find(name)
+    if found is None:
+        raise Refusal(404, f"no response {name!r} is stored for this attempt", type="not_found_error", param="id")
+    return found

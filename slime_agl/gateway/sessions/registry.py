@@ -1,0 +1,177 @@
+"""All attempts of a gateway: opened before their agent runs, sealed when it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Sequence
+
+from slime_agl.engine.base import Engine
+from slime_agl.errors import SlimeAglError
+from slime_agl.gateway.bodies import Bounds
+from slime_agl.gateway.refusal import sealed, unknown_attempt, wrong_key
+from slime_agl.gateway.request import TurnRequest
+from slime_agl.gateway.sessions.calls import Call, Mark
+from slime_agl.gateway.sessions.gate import Gate
+from slime_agl.gateway.sessions.keys import may_enter, mint_key
+from slime_agl.gateway.sessions.session import SealedSession, Session, SessionSpec
+from slime_agl.gateway.turn.maker import TurnMaker
+
+logger = logging.getLogger(__name__)
+
+TOMBSTONES_HELD = 50_000
+ABORT_AGAIN_SECONDS = 1.0
+ABORTS_BEFORE_CANCEL = 30
+HOLD_AGAIN_SECONDS = 0.01
+
+Name = tuple[str, str]
+
+
+class Sessions:
+    """Registry of attempts. All methods run on the gateway's event loop."""
+
+    def __init__(self, maker: TurnMaker, engine: Engine, *, keys_required: bool) -> None:
+        self._maker, self._engine, self._keys_required = maker, engine, keys_required
+        self._open: dict[Name, Session] = {}
+        self._ended: OrderedDict[Name, None] = OrderedDict()
+        self._aborting: set[asyncio.Future[None]] = set()
+        self._gates: dict[str, Gate] = {}
+        self._bounds: dict[int | None, Bounds] = {}
+        self.counters: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that are being served, over all attempts."""
+        return sum(len(session.calls) for session in self._open.values())
+
+    def open(self, spec: SessionSpec) -> str:
+        """Let an attempt in; returns its key. Raises SlimeAglError when it is open already."""
+        name = (spec.rollout_id, spec.attempt_id)
+        if name in self._open or name in self._ended:
+            raise SlimeAglError(f"attempt {spec.attempt_id} of rollout {spec.rollout_id} was opened before")
+        tokens = self._maker.context(spec)
+        bounds = self._bounds.get(tokens) or self._bounds.setdefault(tokens, Bounds(tokens))
+        session = Session(spec, mint_key(), self._gate(spec.lane), bounds)
+        self._open[name] = session
+        return session.key
+
+    def enter(self, rollout_id: str, attempt_id: str, key: str, *, placeholder: bool = True) -> Session:
+        """The session a request belongs to. placeholder: unless keys are required, none of ours is as good as the key.
+
+        Raises:
+            Refusal: 404 for an attempt never opened, 409 for one that ended, 401 for a key of another.
+        """
+        session = self._open.get((rollout_id, attempt_id))
+        if session is None:
+            ended = (rollout_id, attempt_id) in self._ended
+            self.counters["late_requests"] += ended
+            raise (sealed if ended else unknown_attempt)(rollout_id, attempt_id)
+        if not may_enter(key, session.key, required=self._keys_required or not placeholder):
+            raise wrong_key()
+        if session.sealed:
+            self.counters["late_requests"] += 1
+            raise sealed(rollout_id, attempt_id)
+        return session
+
+    def call(self, session: Session, requests: Sequence[TurnRequest], digest: Hashable, mark: Mark) -> Call:
+        """Start serving the requests of a call, or join the call that they repeat. The caller is counted as waiting.
+
+        Raises:
+            Refusal: 422, see `Calls.find`.
+        """
+        call = session.calls.find(digest, mark)
+        if call is not None:
+            call.tries = max(call.tries, mark.tries)
+            session.counters["joined_retries"] += 1
+        else:
+            call = session.calls.start(digest, mark, lambda call: self._maker.serve_all(session, requests, call))
+        call.arrive()
+        return call
+
+    async def shows_images(self, session: Session) -> bool:
+        """Whether the model is shown images; loads what that takes, for a request of this session."""
+        return await self._maker.shows_images(session)
+
+    async def count(self, session: Session, request: TurnRequest) -> int:
+        """Tokens that the engine would be shown for a request; nothing is sampled. Raises Refusal."""
+        return await self._maker.count(session, request)
+
+    def give_up(self, call: Call) -> None:
+        """No client wants this call any more: its engine requests are aborted, what they sampled is kept untrained."""
+        call.give_up("abandoned")
+        for rid in tuple(call.rids):
+            task = asyncio.ensure_future(self._engine.abort(rid))
+            self._aborting.add(task)
+            task.add_done_callback(self._aborting.discard)
+
+    async def hold(self, lane: str) -> None:
+        """Let no turn of a lane be at the engine; returns when none is.
+
+        What a turn in flight had sampled is kept, its client goes on waiting; turns that come later wait too.
+        """
+        self._gate(lane).close()
+        while rids := [rid for call in self._in_flight(lane) for rid in call.rids]:
+            await asyncio.gather(*(self._engine.abort(rid) for rid in rids))
+            await asyncio.sleep(HOLD_AGAIN_SECONDS)
+
+    def release(self, lane: str) -> None:
+        """Let the turns of a lane go on from where they were held."""
+        self._gate(lane).open()
+
+    def _gate(self, lane: str) -> Gate:
+        return self._gates.setdefault(lane, Gate())
+
+    def _in_flight(self, lane: str) -> list[Call]:
+        sessions = [session for session in self._open.values() if session.spec.lane == lane]
+        return [call for session in sessions for call in session.calls.in_flight()]
+
+    async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
+        """End an attempt: refuse new requests, abort those in flight, wait until the engine is done with them.
+
+        Raises:
+            SlimeAglError: the attempt was never opened, or sealed before.
+        """
+        name = (rollout_id, attempt_id)
+        session = self._open.get(name)
+        if session is None or session.sealed:
+            raise SlimeAglError(f"attempt {attempt_id} of rollout {rollout_id} is not open, it cannot be sealed")
+        session.sealed = True
+        try:
+            await self._quiet(session)
+        finally:
+            del self._open[name]
+            self._ended[name] = None
+            if len(self._ended) > TOMBSTONES_HELD:
+                self._ended.popitem(last=False)
+        self.counters.update(session.counters)
+        return session.leave()
+
+    async def _quiet(self, session: Session) -> None:
+        for call in session.calls.in_flight():
+            call.give_up("sealed")
+        for _ in range(ABORTS_BEFORE_CANCEL):
+            tasks = [call.task for call in session.calls.in_flight()]
+            if not tasks:
+                return
+            rids = [rid for call in session.calls.in_flight() for rid in call.rids]
+            await asyncio.gather(*(self._engine.abort(rid) for rid in rids))
+            await asyncio.wait(tasks, timeout=ABORT_AGAIN_SECONDS)
+        tasks = [call.task for call in session.calls.in_flight()]
+        logger.warning("%s: %d calls did not end after %d aborts, dropping their connections",
+                       session.ledger, len(tasks), ABORTS_BEFORE_CANCEL)  # fmt: skip
+        session.counters["dropped_calls"] += len(tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Seal whatever is open."""
+        for name in list(self._open):
+            if not self._open[name].sealed:
+                await self.seal(*name)
+        if self._aborting:
+            await asyncio.gather(*self._aborting, return_exceptions=True)

@@ -1,0 +1,95 @@
+"""One attempt as the gateway holds it: its ledger, its conversation, its calls, and whether it is sealed."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.errors import InvariantError
+from slime_agl.gateway.bodies import Bounds, Served
+from slime_agl.gateway.protocols.responses.stored import StoredResponses
+from slime_agl.gateway.refusal import Refusal
+from slime_agl.gateway.sessions.calls import Calls
+from slime_agl.gateway.sessions.gate import Gate
+from slime_agl.gateway.turn.conversation import Conversation, Node
+from slime_agl.gateway.turn.held_prompts import HeldPrompts
+from slime_agl.gateway.turn.own_prompts import OwnPrompts
+from slime_agl.trace.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """What an attempt may do, decided before its agent runs.
+
+    session_key: pins the attempt's turns to one engine. sampling: SGLang parameters of the trainer.
+    response_limit: most tokens of one turn, None for what the context leaves.
+    context_limit: most tokens of a segment, None for the engine's own.
+    experts_width: routed experts of one token when they are to be replayed, else None.
+    lane: sessions of one lane are held and released together.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    session_key: str
+    sampling: Mapping[str, Any]
+    response_limit: int | None
+    context_limit: int | None = None
+    experts_width: int | None = None
+    lane: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSession:
+    """What a sealed attempt leaves. `engine_errors`: messages of engine failures its agent was told of."""
+
+    ledger: Ledger
+    messages: list[dict[str, Any]]
+    final_text: str
+    counters: Counter[str]
+    engine_errors: tuple[str, ...]
+    broken: InvariantError | None
+
+
+class Session:
+    """Owner of one attempt's state. Lives on the gateway's event loop."""
+
+    def __init__(self, spec: SessionSpec, key: str, gate: Gate, bounds: Bounds) -> None:
+        self.spec = spec
+        self.key = key
+        self.gate = gate
+        self.bounds = bounds
+        self.served = Served()
+        self.ledger = Ledger(spec.rollout_id, spec.attempt_id)
+        self.conversation = Conversation()
+        self.own_prompts = OwnPrompts()
+        self.stored = StoredResponses()
+        self.calls = Calls()
+        self.counters: Counter[str] = Counter()
+        self.engine_errors: list[str] = []
+        self.broken: InvariantError | None = None
+        self.sealed = False
+        self.prompts = HeldPrompts(self.ledger)
+        self.last: Node | None = None
+        self.last_text = ""
+        # Ids of requests and answers hold it: two attempts never use the same.
+        self.nonce = secrets.token_hex(6)
+        self._asked = itertools.count()
+
+    def request_id(self) -> str:
+        """A new id for an engine request; none is the beginning of another."""
+        return f"{self.spec.attempt_id}-{self.nonce}-{next(self._asked):06d}"
+
+    def overflowed(self, refusal: Refusal) -> Refusal:
+        """Count a request that the context cannot hold; returns its refusal."""
+        self.counters["context_overflow"] += 1
+        return refusal
+
+    def leave(self) -> SealedSession:
+        messages = self.last.shown() if self.last is not None else []
+        return SealedSession(
+            self.ledger, messages, self.last_text, self.counters, tuple(self.engine_errors), self.broken
+        )

@@ -1,0 +1,211 @@
+"""Which turn does a request continue? The turn tree seen as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slime_agl.chat.template.messages import Reply, normalise, reply_message, same_message, same_reply, wire_message
+from slime_agl.gateway.turn.siblings import continued
+
+Message = dict[str, Any]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A committed turn: the messages added since its parent, as the agent sent them, and its reply.
+
+    unfinished: the length limit cut the turn within its text, so that more of it can be sampled.
+    echo: the reply as the agent last sent it back, when it did so in other words than ours. turn_id: the answer's id.
+    """
+
+    index: int
+    parent: Node | None
+    added: tuple[Message, ...]
+    reply: Reply
+    tools: list[dict[str, Any]] | None
+    kwargs: Mapping[str, Any]
+    last_id: int | None
+    unfinished: bool = False
+    turn_id: str = ""
+    children: list[Node] = field(default_factory=list)
+    echo: Message | None = None
+
+    def path(self) -> list[Node]:
+        """The turns from the conversation's first to this one."""
+        chain: list[Node] = []
+        at: Node | None = self
+        while at is not None:
+            chain.append(at)
+            at = at.parent
+        chain.reverse()
+        return chain
+
+    def shown(self) -> list[Message]:
+        """The messages of the turn's prompt, as the agent sent them."""
+        messages: list[Message] = []
+        for node in self.path():
+            messages.extend(node.added)
+            if node is not self:
+                messages.append(node.echo or wire_message(node.reply))
+        return messages
+
+
+class Context(Sequence[Message]):
+    """Normalised messages a turn was shown, with the reasoning of earlier turns. Made when more than the first is asked."""
+
+    def __init__(self, node: Node) -> None:
+        self._path = node.path()
+        self._all: list[Message] | None = None
+
+    def __len__(self) -> int:
+        return sum(len(node.added) for node in self._path) + len(self._path) - 1
+
+    def __getitem__(self, at: Any) -> Any:
+        return normalise(list(self._path[0].added[:1]))[0] if at == 0 else self._made()[at]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._made())
+
+    def _made(self) -> list[Message]:
+        if self._all is None:
+            self._all = []
+            for node in self._path:
+                self._all.extend(normalise(list(node.added)))
+                if node is not self._path[-1]:
+                    self._all.append(reply_message(node.reply))
+        return self._all
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """node: the turn continued, None for a new root. new: the messages that come after it.
+
+    fork: '' when the turn simply goes on (or is the first), else why not.
+    """
+
+    node: Node | None
+    new: tuple[Message, ...]
+    fork: str
+
+
+class Conversation:
+    """All turns of an attempt, found again by what the agent echoes."""
+
+    def __init__(self) -> None:
+        self.roots: list[Node] = []
+        self._by_call: dict[str, Node] = {}
+
+    def add(self, node: Node) -> None:
+        (node.parent.children if node.parent else self.roots).append(node)
+        for call in node.reply.tool_calls:
+            self._by_call[call.id] = node
+
+    def match(
+        self, messages: Sequence[Message], tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]
+    ) -> Match:
+        """Find the deepest turn of which `messages` is a continuation, under the same tools and template variables."""
+        found: list[Node] = []
+        consumed = 0
+        stack = [(root, 0) for root in self.roots if root.tools == tools and root.kwargs == kwargs]
+        while stack:
+            node, at = stack.pop()
+            end = self._end_of(node, messages, at)
+            if end is None:
+                continue
+            if end > consumed:
+                found, consumed = [node], end
+            elif end == consumed:
+                found.append(node)
+            stack.extend((child, end) for child in node.children)
+        best = continued(found, messages) if found else None
+        new = tuple(messages[consumed:])
+        return Match(best, new, self._fork(best, messages, new, tools, kwargs))
+
+    def unfinished(
+        self, messages: Sequence[Message], tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], text: str
+    ) -> Node | None:
+        """Find the unfinished turn that answered `messages` and with most of whose text `text` begins; of equal ones the
+        latest."""
+        found: list[Node] = []
+        stack = [(root, 0) for root in self.roots if root.tools == tools and root.kwargs == kwargs]
+        while stack:
+            node, at = stack.pop()
+            answered = at + len(node.added) == len(messages)
+            if answered and node.unfinished and text.startswith(node.reply.text) and _tells(node, messages, at):
+                found.append(node)
+            end = self._end_of(node, messages, at)
+            stack.extend((child, end) for child in node.children if end is not None)
+        return max(found, key=lambda node: (len(node.reply.text), node.index), default=None)
+
+    def _end_of(self, node: Node, messages: Sequence[Message], at: int) -> int | None:
+        """Position after the node's reply in `messages`, or None when they do not tell the node's story."""
+        reply_at = at + len(node.added)
+        if reply_at >= len(messages):
+            return None
+        reply = messages[reply_at]
+        if reply.get("role") != "assistant" or not self._is_reply(node, reply):
+            return None
+        return reply_at + 1 if _tells(node, messages, at) else None
+
+    def _is_reply(self, node: Node, message: Message) -> bool:
+        if _echoes(node.reply, message) or message == node.echo:
+            return True
+        if not self._reads_as(node, message):
+            return False
+        node.echo = message
+        return True
+
+    def _reads_as(self, node: Node, message: Message) -> bool:
+        for call in message.get("tool_calls") or ():
+            named = self._by_call.get(call.get("id", "")) if isinstance(call, dict) else None
+            if named is not None and named is not node:
+                return False
+        return same_reply(node.reply, message)
+
+    def _fork(
+        self, best: Node | None, messages: Sequence[Message], new: Sequence[Message],
+        tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any],
+    ) -> str:  # fmt: skip
+        if best is not None:
+            if any(message.get("role") == "assistant" for message in new):
+                return "edited_reply"
+            return "branch" if best.children else ""
+        if not self.roots:
+            return ""
+        if not any(message.get("role") == "assistant" for message in messages):
+            return "new_conversation"
+        if not any(root.tools == tools for root in self.roots):
+            return "tools_changed"
+        if not any(root.kwargs == kwargs for root in self.roots):
+            return "template_kwargs_changed"
+        if not any(_same_system(root.added, messages) for root in self.roots):
+            return "system_changed"
+        return "history_edited"
+
+
+def _tells(node: Node, messages: Sequence[Message], at: int) -> bool:
+    """Say whether the messages from `at` on begin with those the turn was asked with."""
+    told = tuple(messages[at : at + len(node.added)])
+    return told == node.added or all(same_message(*pair) for pair in zip(node.added, told, strict=True))
+
+
+def _echoes(reply: Reply, message: Message) -> bool:
+    """Whether an assistant message is the reply as it was sent, calls with the ids we gave them."""
+    calls = message.get("tool_calls") or ()
+    if (message.get("content") or "") != reply.text or len(calls) != len(reply.tool_calls):
+        return False
+    for ours, theirs in zip(reply.tool_calls, calls, strict=True):
+        function = theirs.get("function") if type(theirs) is dict else None
+        if type(function) is not dict or theirs.get("id") != ours.id:
+            return False
+        if function.get("name") != ours.name or function.get("arguments") != ours.arguments:
+            return False
+    return True
+
+
+def _same_system(added: Sequence[Message], messages: Sequence[Message]) -> bool:
+    mine = [m for m in added if m.get("role") in ("system", "developer")]
+    theirs = [m for m in messages if m.get("role") in ("system", "developer")]
+    return len(mine) <= len(theirs) and all(same_message(a, b) for a, b in zip(mine, theirs, strict=False))

@@ -1,0 +1,138 @@
+"""Everything slime would start for rollouts, on one machine without a GPU: an engine and a real sglang-router."""
+
+from __future__ import annotations
+
+import itertools
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from slime_agl.chat.template.renderer import Renderer, load_tokenizer
+from slime_agl.errors import ConfigError
+from slime_agl.host import default_args
+from slime_agl.local.demo.witness import Witness
+from slime_agl.local.engine.backend import Backend
+from slime_agl.local.engine.model import load_model_and_tokenizer, use_threads
+from slime_agl.local.engine.router import start_router
+from slime_agl.local.engine.score import teacher_logprobs_batch
+from slime_agl.local.engine.scripted import Reply, ScriptedBackend
+from slime_agl.local.engine.server import EngineThread
+from slime_agl.local.engine.smollm2 import resolve_model
+from slime_agl.local.engine.transformers_backend import TransformersBackend
+from slime_agl.trace.invariants import check_against
+
+
+class LocalStack:
+    """Context manager: loads the model, serves it behind the router, and checks Samples against it.
+
+    model: 'smollm2' or a Hugging Face directory. max_running: requests decoded together.
+    seed: of the engine's sampling. says: answers to give in turn, again and again, in place of what the model would
+    sample; its weights are not loaded then. All ports are free ones.
+
+    Raises (on entering):
+        ConfigError: the model, or a package of the extra `local`, is missing.
+        EngineUnavailable: the router did not come up; carries its log.
+    """
+
+    def __init__(
+        self, model: str = "smollm2", *, max_running: int = 16, seed: int = 0, says: Sequence[str] = ()
+    ) -> None:
+        self._name, self._max_running, self._seed, self._says = model, max_running, seed, says
+        self._model: Any = None
+        self._sampler: TransformersBackend | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> LocalStack:
+        self.checkpoint: Path = resolve_model(self._name)
+        self.witness = Witness(self._scripted() if self._says else self._loaded())
+        with self._stack:
+            self._engine = self._stack.enter_context(EngineThread(self.witness))
+            self._router = self._stack.enter_context(start_router([self._engine.url]))
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _loaded(self) -> Backend:
+        use_threads(None)
+        self._model, tokenizer = load_model_and_tokenizer(self.checkpoint, "float32")
+        self._sampler = TransformersBackend(
+            self._model, tokenizer, model_path=str(self.checkpoint), max_running=self._max_running, seed=self._seed
+        )
+        return self._sampler
+
+    def _scripted(self) -> Backend:
+        renderer = Renderer(load_tokenizer(str(self.checkpoint)))
+        end = min(renderer.marker_ids)
+        answers = itertools.cycle([Reply((*renderer.encode(text), end)) for text in self._says])
+        return ScriptedBackend(
+            lambda request: next(answers), text=renderer, vocab_size=1 << 24, model_path=str(self.checkpoint)
+        )
+
+    @property
+    def url(self) -> str:
+        """Address of the router."""
+        return self._router.url
+
+    def args(self, **overrides: Any) -> Namespace:
+        """slime's arguments for this stack: checkpoint and router are set."""
+        address = urlsplit(self.url)
+        return default_args(
+            hf_checkpoint=str(self.checkpoint),
+            sglang_router_ip=address.hostname,
+            sglang_router_port=address.port,
+            **overrides,
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Requests the engine still holds."""
+        load = self.witness.load()
+        return load.running + load.waiting
+
+    def publish(self, state: dict[str, torch.Tensor], weight_version: str) -> None:
+        """Give the engine new weights in the order in which slime does: pause, drop its cache, load, go on.
+
+        Raises:
+            ConfigError: they do not fit the model, and the engine goes on with the old ones; or it has none at all.
+        """
+        if self._sampler is None:
+            raise ConfigError("the engine says what it is told and has no weights; leave out `says` to train a model")
+        self.witness.pause("abort")
+        try:
+            self.witness.flush_cache()
+            self._sampler.set_weights(state, weight_version)
+        finally:
+            self.witness.resume()
+
+    def check(self, samples: Sequence[Any]) -> int:
+        """Hold Samples against the engine's own record since the last check; returns the trained tokens checked.
+
+        Raises:
+            InvariantError: a Sample holds what the engine did not sample, or was not shown.
+        """
+        return check_against(self.witness.take(), samples)
+
+    def teacher_difference(self, samples: Sequence[Any], temperature: float) -> float:
+        """Largest |difference| between rollout logprobs and teacher forcing, over all trained tokens (0.0 for none).
+
+        Without loaded weights there is nothing to compare with: 0.0.
+        """
+        if self._model is None:
+            return 0.0
+        scored = [sample for sample in samples if not sample.remove_sample]
+        sequences = [(sample.tokens, sample.response_length) for sample in scored]
+        worst = 0.0
+        for sample, teacher in zip(scored, teacher_logprobs_batch(self._model, sequences, temperature), strict=True):
+            rows = zip(sample.loss_mask, sample.rollout_log_probs, teacher, strict=True)
+            worst = max([worst, *(abs(mine - theirs) for mask, mine, theirs in rows if mask)])
+        return worst

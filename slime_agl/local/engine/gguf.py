@@ -1,0 +1,38 @@
+"""A GGUF file to a Hugging Face directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PretrainedConfig
+
+from slime_agl.local.engine.model import without_progress_bars
+
+
+def convert(gguf: Path, target: Path, *, eos_token: str) -> None:
+    """Write weights (bfloat16 safetensors), tokenizer with chat template, and generation config into `target`.
+
+    eos_token: the token that ends a turn; it also pads. GGUF files name others, or none.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer.eos_token = tokenizer.pad_token = eos_token
+    with without_progress_bars():
+        read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+        model = type(read)(_plain(read.config)).to(torch.bfloat16)
+        model.load_state_dict(read.state_dict())
+        model.generation_config = GenerationConfig(
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+
+
+def _plain(config: PretrainedConfig) -> PretrainedConfig:
+    """The config without the quantization record of the GGUF loader, which a plain directory must not have."""
+    values = {
+        key: value for key, value in config.to_dict().items() if key not in ("quantization_config", "_name_or_path")
+    }
+    return type(config)(**values)

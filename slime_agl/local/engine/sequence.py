@@ -1,0 +1,57 @@
+"""A request on its way through the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slime_agl.errors import EngineError
+from slime_agl.local.engine.backend import Deliver, Finish, Generated, GenerateRequest
+from slime_agl.local.engine.stopping import Decoder, text_of
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Owned by the scheduler's thread.
+
+    ids: prompt and output. stored: how many of them have keys and values in the sequence's row.
+    cached: prompt tokens that were reused at the first prefill, None before it.
+    fresh: all keys and values come from the present weights.
+    """
+
+    request: GenerateRequest
+    deliver: Deliver
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stored: int = 0
+    cached: int | None = None
+    fresh: bool = True
+
+    def __post_init__(self) -> None:
+        self.ids = list(self.request.input_ids)
+
+    @property
+    def output(self) -> list[int]:
+        return self.ids[len(self.request.input_ids) :]
+
+    @property
+    def longest(self) -> int:
+        """Tokens it may grow to."""
+        return len(self.request.input_ids) + self.request.sampling.max_new_tokens
+
+    def report(self, finish: Finish | None, weight_version: str, decoder: Decoder) -> None:
+        """Deliver what there is so far."""
+        output = self.output
+        self.deliver(
+            Generated(
+                output_ids=tuple(output),
+                logprobs=tuple(self.logprobs),
+                text=text_of(output, self.request.sampling, finish, decoder),
+                prompt_tokens=len(self.request.input_ids),
+                weight_version=weight_version,
+                finish=finish,
+                cached_tokens=self.cached or 0,
+            )
+        )
+
+    def fail(self, error: EngineError) -> None:
+        self.deliver(error)

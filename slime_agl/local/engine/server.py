@@ -1,0 +1,371 @@
+"""SGLang's HTTP interface over a Backend.
+
+The endpoints, their shapes and their error bodies are those of SGLang 0.5, as far as slime, the SGLang router
+and this package use them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
+
+from slime_agl.errors import EngineError, EngineRejected, SlimeAglError, closest
+from slime_agl.local.engine.backend import PAUSE_MODES, Backend, Generated, GenerateRequest
+from slime_agl.local.engine.wire import answer_json, error_json, parse_generate
+
+logger = logging.getLogger(__name__)
+_http_logger = logging.getLogger(f"{__name__}.http")
+# The router probes every worker for HTTP/2 at start; aiohttp logs the refusal as an error with a traceback.
+_http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage)))
+
+_SHUTDOWN_SECONDS = 2.0
+_LARGEST_BODY = 64 * 1024 * 1024
+
+
+class EngineServer:
+    """Owner of a backend and of the server in front of it, on the running event loop.
+
+    `url` is known once started. `start` unwinds itself when it fails; `stop` is idempotent.
+    """
+
+    def __init__(self, backend: Backend, host: str = "127.0.0.1", port: int = 0, *, name: str = "default") -> None:
+        self._backend = backend
+        self._host = host
+        self._port = port
+        self._name = name
+        self._runner: web.AppRunner | None = None
+        self._in_flight: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        """Address to reach the server from this machine. Raises RuntimeError before `start`."""
+        if self._runner is None:
+            raise RuntimeError("the engine server has no address before it is started")
+        host = "127.0.0.1" if self._host == "0.0.0.0" else self._host
+        return f"http://{host}:{self._bound_port}"
+
+    @property
+    def backend(self) -> Backend:
+        return self._backend
+
+    @property
+    def _bound_port(self) -> int:
+        return self._runner.addresses[0][1]
+
+    async def start(self) -> EngineServer:
+        """Load the backend's threads and listen. Raises OSError when the port is taken."""
+        self._backend.start()
+        runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            handler_cancellation=True,
+            logger=_http_logger,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        try:
+            await runner.setup()
+            await web.TCPSite(runner, self._host, self._port).start()
+        except BaseException:
+            await runner.cleanup()
+            self._backend.close()
+            raise
+        self._runner = runner
+        return self
+
+    async def stop(self) -> None:
+        """Abort what is in flight, let the answers out, close."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        await asyncio.to_thread(self._backend.close)
+        await runner.cleanup()
+
+    def _application(self) -> web.Application:
+        app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[_errors_as_json])
+        app.router.add_post("/generate", self._generate)
+        for path in ("/health", "/health_generate"):
+            app.router.add_get(path, self._health)
+        for path in ("/server_info", "/get_server_info"):
+            app.router.add_get(path, self._server_info)
+        for path in ("/model_info", "/get_model_info"):
+            app.router.add_get(path, self._model_info)
+        app.router.add_get("/get_weight_version", self._weight_version)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/loads", self._loads)
+        app.router.add_get("/get_load", self._get_load)
+        app.router.add_route("*", "/flush_cache", self._flush_cache)
+        app.router.add_post("/abort_request", self._abort_request)
+        app.router.add_post("/pause_generation", self._pause)
+        app.router.add_post("/continue_generation", self._continue)
+        app.router.add_post("/update_weights_from_disk", self._update_weights)
+        return app
+
+    async def _generate(self, http: web.Request) -> web.StreamResponse:
+        started = time.monotonic()
+        backend = self._backend
+        request = parse_generate(
+            await _json_body(http), info=backend.info, encode=backend.encode, headers=dict(http.headers)
+        )
+        if request.rid in self._in_flight:
+            raise EngineRejected(f"rid {request.rid!r} is already in flight; each request needs its own", status=400)
+        self._in_flight.add(request.rid)
+        try:
+            if request.stream:
+                return await self._stream(http, request, started)
+            async with aclosing(self._updates(request)) as updates:
+                last = [update async for update in updates][-1]
+            return web.json_response(answer_json(request, last, time.monotonic() - started))
+        finally:
+            self._in_flight.discard(request.rid)
+
+    async def _updates(self, request: GenerateRequest) -> AsyncIterator[Generated]:
+        """Submit and yield until finished. Leaving early, as when the client goes away, aborts the request."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[Generated | EngineError] = asyncio.Queue()
+
+        def deliver(update: Generated | EngineError) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits for the answer
+                loop.call_soon_threadsafe(queue.put_nowait, update)
+
+        self._backend.submit(request, deliver)
+        ended = False
+        try:
+            while not ended:
+                update = await queue.get()
+                ended = isinstance(update, EngineError) or update.finish is not None
+                if isinstance(update, EngineError):
+                    raise update
+                yield update
+        finally:
+            if not ended:
+                self._backend.abort(request.rid)
+
+    async def _stream(self, http: web.Request, request: GenerateRequest, started: float) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        await response.prepare(http)
+        try:
+            async with aclosing(self._updates(request)) as updates:
+                async for update in updates:
+                    await _send_event(response, json.dumps(answer_json(request, update, time.monotonic() - started)))
+        except EngineError as error:
+            # The status line is out already: the error travels as an event.
+            await _send_event(response, json.dumps(error_json(str(error))))
+        await _send_event(response, "[DONE]")
+        await response.write_eof()
+        return response
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self._backend.healthy else 503)
+
+    async def _server_info(self, _: web.Request) -> web.Response:
+        info, load = self._backend.info, self._backend.load()
+        return web.json_response(
+            {
+                "model_path": info.model_path,
+                "tokenizer_path": info.model_path,
+                "served_model_name": self._name,
+                "host": self._host,
+                "port": self._bound_port,
+                "context_length": info.context_length,
+                "max_total_num_tokens": info.context_length * info.max_running,
+                "max_req_input_len": info.context_length - 1,
+                "max_running_requests": info.max_running,
+                "tp_size": 1,
+                "dp_size": 1,
+                "pp_size": 1,
+                "ep_size": 1,
+                "disaggregation_mode": "null",
+                "enable_memory_saver": False,
+                "weight_version": self._backend.weight_version,
+                "version": "slime_agl-local",
+                "internal_states": [{"num_running_reqs": load.running, "num_waiting_reqs": load.waiting}],
+            }
+        )
+
+    async def _model_info(self, _: web.Request) -> web.Response:
+        info = self._backend.info
+        return web.json_response(
+            {
+                "model_path": info.model_path,
+                "tokenizer_path": info.model_path,
+                "is_generation": True,
+                "weight_version": self._backend.weight_version,
+                "vocab_size": info.vocab_size,
+            }
+        )
+
+    async def _weight_version(self, _: web.Request) -> web.Response:
+        return web.json_response({"weight_version": self._backend.weight_version})
+
+    async def _models(self, _: web.Request) -> web.Response:
+        info = self._backend.info
+        model = {
+            "id": self._name,
+            "object": "model",
+            "owned_by": "slime_agl",
+            "root": info.model_path,
+            "max_model_len": info.context_length,
+        }
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _loads(self, _: web.Request) -> web.Response:
+        load = self._backend.load()
+        running, waiting = load.running, load.waiting
+        rank = {"dp_rank": 0, "num_running_reqs": running, "num_waiting_reqs": waiting, "num_reqs": running + waiting}
+        total = {"total_running_reqs": running, "total_waiting_reqs": waiting, "total_reqs": running + waiting}
+        return web.json_response({"timestamp": time.time(), "dp_rank_count": 1, "loads": [rank], "aggregate": total})
+
+    async def _get_load(self, _: web.Request) -> web.Response:
+        load = self._backend.load()
+        counts = {"num_reqs": load.running + load.waiting, "num_waiting_reqs": load.waiting}
+        return web.json_response([{"dp_rank": 0, **counts}])
+
+    async def _flush_cache(self, _: web.Request) -> web.Response:
+        if await asyncio.to_thread(self._backend.flush_cache):
+            return web.Response(text="Cache flushed.\n")
+        running = self._backend.load().running
+        message = f"Cache not flushed: {running} requests are being decoded. Pause or abort them first.\n"
+        return web.Response(text=message, status=400)
+
+    async def _abort_request(self, http: web.Request) -> web.Response:
+        body = await _json_body(http)
+        rid = body.get("rid")
+        if not body.get("abort_all") and not isinstance(rid, str):
+            raise EngineRejected("abort_request needs rid (a string) or abort_all: true", status=400)
+        self._backend.abort(None if body.get("abort_all") else rid)
+        return web.Response(status=200)
+
+    async def _pause(self, http: web.Request) -> web.Response:
+        mode = (await _json_body(http)).get("mode", "abort")
+        if mode not in PAUSE_MODES:
+            known = ", ".join(PAUSE_MODES)
+            raise EngineRejected(f"mode is {mode!r}, known are {known}.{closest(str(mode), PAUSE_MODES)}", status=400)
+        await asyncio.to_thread(self._backend.pause, mode)
+        return web.json_response({"status": "ok", "message": f"Generation paused ({mode})."})
+
+    async def _continue(self, _: web.Request) -> web.Response:
+        self._backend.resume()
+        return web.json_response({"status": "ok", "message": "Generation continued."})
+
+    async def _update_weights(self, http: web.Request) -> web.Response:
+        body = await _json_body(http)
+        path, version = body.get("model_path"), body.get("weight_version")
+        if not isinstance(path, str):
+            raise EngineRejected("update_weights_from_disk needs model_path, a directory", status=400)
+        if body.get("abort_all_requests"):
+            self._backend.abort(None)
+        version = _next_version(self._backend.weight_version) if version is None else str(version)
+        try:
+            await asyncio.to_thread(self._backend.update_weights, path, version)
+        except SlimeAglError as error:
+            return web.json_response({"success": False, "message": str(error), "num_paused_requests": 0}, status=400)
+        message = f"Weights loaded from {path} as version {version}."
+        return web.json_response({"success": True, "message": message, "num_paused_requests": 0})
+
+
+@asynccontextmanager
+async def serve(
+    backend: Backend, host: str = "127.0.0.1", port: int = 0, *, name: str = "default"
+) -> AsyncIterator[EngineServer]:
+    """Run an EngineServer on this event loop for the length of the block. port 0 takes a free one."""
+    async with _started(EngineServer(backend, host, port, name=name)) as server:
+        yield server
+
+
+@asynccontextmanager
+async def _started(server: EngineServer) -> AsyncIterator[EngineServer]:
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+class EngineThread:
+    """An EngineServer with a thread and an event loop of its own, for callers that block. A context manager."""
+
+    def __init__(self, backend: Backend, host: str = "127.0.0.1", port: int = 0, *, name: str = "default") -> None:
+        self._server = EngineServer(backend, host, port, name=name)
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="engine-server", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def start(self) -> EngineThread:
+        """Return when the server listens. Raises what `EngineServer.start` raised."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """Stop the server and wait for the thread. Idempotent."""
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    def __enter__(self) -> EngineThread:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with _started(self._server):
+                self._ready.set()
+                await self._stop.wait()
+        except BaseException as error:  # the thread's boundary: `start` raises it to its caller
+            self._failure = error
+            if self._ready.is_set():
+                logger.exception("the engine server ended")
+        finally:
+            self._ready.set()
+
+
+async def _json_body(http: web.Request) -> Any:
+    """The JSON body, {} when there is none. Raises EngineRejected when it is not JSON."""
+    text = await http.text()
+    try:
+        return json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise EngineRejected(f"the request body is not JSON: {error}", status=400) from error
+
+
+async def _send_event(response: web.StreamResponse, data: str) -> None:
+    await response.write(f"data: {data}\n\n".encode())
+
+
+def _next_version(version: str) -> str:
+    return str(int(version) + 1) if version.isdecimal() else "1"
+
+
+@web.middleware
+async def _errors_as_json(
+    http: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(http)
+    except EngineError as error:
+        return web.json_response(error_json(str(error)), status=error.status or 500)
+    except web.HTTPException as error:
+        return web.json_response(error_json(f"{http.method} {http.path}: {error.reason}"), status=error.status)
+    except Exception as error:  # boundary of the server: one broken request must not look like a dead engine
+        logger.exception("%s %s failed", http.method, http.path)
+        return web.json_response(error_json(f"{type(error).__name__}: {error}"), status=500)

@@ -1,0 +1,50 @@
+"""When a request ends, and the text of what it sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from slime_agl.local.engine.backend import Finish
+from slime_agl.local.engine.sampling import SamplingParams
+
+
+class Decoder(Protocol):
+    """Ids to text. A tokenizer of transformers is one."""
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str: ...
+
+
+def finish_of(
+    output: Sequence[int], params: SamplingParams, eos_ids: frozenset[int], decoder: Decoder
+) -> Finish | None:
+    """Why the request ends with the last id of `output`, or None. The length limit is looked at first, as in SGLang."""
+    if len(output) >= params.max_new_tokens:
+        return Finish("length")
+    last = output[-1]
+    if not params.ignore_eos and (last in eos_ids or last in params.stop_token_ids):
+        return Finish("stop", matched=last)
+    matched = _matched_string(output, params.stop, decoder)
+    return None if matched is None else Finish("stop", matched=matched)
+
+
+def text_of(output: Sequence[int], params: SamplingParams, finish: Finish | None, decoder: Decoder) -> str:
+    """Decode `output`; without its matched stop unless `no_stop_trim`, and without a half-sampled character."""
+    ids = list(output)
+    trim = finish is not None and not params.no_stop_trim
+    if trim and isinstance(finish.matched, int):
+        ids.pop()
+    text = decoder.decode(ids, skip_special_tokens=params.skip_special_tokens)
+    if trim and isinstance(finish.matched, str):
+        position = text.find(finish.matched)
+        text = text if position < 0 else text[:position]
+    return text.rstrip("\ufffd") if finish is None else text
+
+
+def _matched_string(output: Sequence[int], stops: Sequence[str], decoder: Decoder) -> str | None:
+    if not stops:
+        return None
+    # An id stands for at least one byte, so a stop that ends with the last id lies within these ids.
+    window = max(len(stop.encode()) for stop in stops) + 4
+    tail = decoder.decode(list(output[-window:]), skip_special_tokens=False)
+    return next((stop for stop in stops if stop in tail), None)

@@ -1,0 +1,194 @@
+"""Policy gradient on the batches that slime would train on, for models that fit on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from slime_agl.errors import ConfigError, InvariantError
+from slime_agl.local.engine.score import response_logits
+
+ON_POLICY = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSettings:
+    """learning_rate: of Adam. updates: gradient steps on each batch. temperature: that of the rollout.
+
+    clip, clip_high: the importance ratio counts within [1 - clip, 1 + clip_high]. entropy: weight of the entropy bonus.
+    max_norm: bound on the gradient's norm. micro_batch: samples in one forward pass; it does not change the gradient.
+    tolerance: most that a batch's logprobs may differ between rollout and learner before its first update.
+    """
+
+    learning_rate: float = 1e-3
+    updates: int = 4
+    temperature: float = 1.0
+    clip: float = 0.2
+    clip_high: float = 0.28
+    entropy: float = 0.0
+    max_norm: float = 1.0
+    micro_batch: int = 64
+    tolerance: float = ON_POLICY
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "updates", "temperature", "max_norm", "micro_batch"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} of the learner is {getattr(self, name)}, it must be above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What came of one batch. Means are over trained tokens, in the last of its updates.
+
+    difference, mean_difference: largest and mean |learner's logprob - rollout's logprob| before the first update;
+    about 0 on policy.
+    tokens: trained ones. norm: of the gradient, before it was bounded. clipped: share of tokens without gradient.
+    """
+
+    loss: float
+    difference: float
+    mean_difference: float
+    entropy: float
+    clipped: float
+    norm: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Samples that go through the model together. Tensors are flat: the response tokens of one sample after another.
+
+    at: the samples' numbers in the batch. weight: of a token in the loss; 0 where the loss mask is.
+    """
+
+    at: list[int]
+    sequences: list[tuple[list[int], int]]
+    ids: torch.Tensor
+    old: torch.Tensor
+    advantage: torch.Tensor
+    weight: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """The trained tokens of a part under the weights of now. gap: |new - old logprob|. loss: weighted, to be summed."""
+
+    loss: torch.Tensor
+    gap: torch.Tensor
+    entropy: torch.Tensor
+    clipped: torch.Tensor
+
+
+class Learner:
+    """Owner of a model in training and of its optimizer.
+
+    The loss is averaged over the trained tokens of each execution (all samples with one rollout_id), then over
+    executions, as slime averages; that of a token is PPO's clipped surrogate (https://arxiv.org/abs/1707.06347, Eq. 7)
+    with the rollout's own logprobs as the old policy's.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: LearnerSettings) -> None:
+        self._model, self._settings = model, settings
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The weights themselves: the next `learn` changes them in place."""
+        return self._model.state_dict()
+
+    def learn(self, batch: dict[str, list[Any]]) -> Update:
+        """Update the weights by one batch of `local.batch.train_batch`.
+
+        Raises:
+            InvariantError: the batch has no rollout logprobs or nothing to train on; or its logprobs differ from the
+                learner's by more than the tolerance, so that ids, mask or logprobs are not those that were sampled.
+        """
+        parts = _parts(batch, self._settings.micro_batch)
+        for number in range(self._settings.updates):
+            scores = self._backward(parts)
+            if number == 0:
+                gaps = torch.cat([one.gap for one in scores])
+                if not float(gaps.max()) <= self._settings.tolerance:
+                    raise InvariantError(_off_policy(parts, scores, self._settings.tolerance))
+            norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_norm)
+            self._optimizer.step()
+        return Update(
+            loss=sum(float(one.loss.sum()) for one in scores),
+            difference=float(gaps.max()),
+            mean_difference=float(gaps.mean()),
+            entropy=float(torch.cat([one.entropy for one in scores]).mean()),
+            clipped=float(torch.cat([one.clipped for one in scores]).mean()),
+            norm=float(norm),
+            tokens=sum(len(one.gap) for one in scores),
+        )
+
+    def _backward(self, parts: list[_Part]) -> list[_Scores]:
+        """Leave the loss's gradient in the model; return the scores of each part."""
+        self._optimizer.zero_grad()
+        scores = []
+        for part in parts:
+            scored = self._score(part)
+            scored.loss.sum().backward()
+            scores.append(_Scores(scored.loss.detach(), scored.gap, scored.entropy.detach(), scored.clipped))
+        return scores
+
+    def _score(self, part: _Part) -> _Scores:
+        of, trained = self._settings, part.weight > 0
+        logits = torch.cat(response_logits(self._model, part.sequences))[trained]
+        every = torch.log_softmax(logits / of.temperature, dim=-1)
+        new = every.gather(1, part.ids[trained, None])[:, 0]
+        change, advantage = new - part.old[trained], part.advantage[trained]
+        ratio = change.exp()
+        free, bounded = -ratio * advantage, -ratio.clamp(1 - of.clip, 1 + of.clip_high) * advantage
+        with torch.set_grad_enabled(of.entropy > 0):
+            entropy = -(every.exp() * every).sum(-1)
+        loss = (torch.maximum(free, bounded) - of.entropy * entropy) * part.weight[trained]
+        return _Scores(loss, change.detach().abs(), entropy, (bounded > free).float())
+
+
+def _parts(batch: dict[str, list[Any]], size: int) -> list[_Part]:
+    """The samples of a batch that have trained tokens, `size` to a part.
+
+    Raises:
+        InvariantError: there are none, or no rollout logprobs.
+    """
+    if "rollout_log_probs" not in batch:
+        raise InvariantError("the batch has no rollout_log_probs; the learner needs those of the sampling policy")
+    numbers = [at for at, mask in enumerate(batch["loss_masks"]) if any(mask)]
+    if not numbers:
+        raise InvariantError(f"none of the batch's {len(batch['tokens'])} samples has a token to train on")
+    return [_part(batch, numbers[begin : begin + size]) for begin in range(0, len(numbers), size)]
+
+
+def _part(batch: dict[str, list[Any]], at: list[int]) -> _Part:
+    executions = len(set(batch["rollout_ids"]))
+    lengths = torch.tensor([batch["response_lengths"][n] for n in at])
+    shares = torch.tensor([1.0 / (batch["rollout_mask_sums"][n] * executions) for n in at])
+    sequences = [(batch["tokens"][n], batch["response_lengths"][n]) for n in at]
+    return _Part(
+        at=at,
+        sequences=sequences,
+        ids=torch.tensor([token for tokens, length in sequences for token in tokens[len(tokens) - length :]]),
+        old=torch.tensor([logprob for n in at for logprob in batch["rollout_log_probs"][n]]),
+        advantage=torch.tensor([float(batch["rewards"][n]) for n in at]).repeat_interleave(lengths),
+        weight=torch.tensor([float(kept) for n in at for kept in batch["loss_masks"][n]])
+        * shares.repeat_interleave(lengths),
+    )
+
+
+def _off_policy(parts: list[_Part], scores: list[_Scores], tolerance: float) -> str:
+    """What to say of the token whose logprobs are furthest apart."""
+    part, scored = max(zip(parts, scores, strict=True), key=lambda pair: float(pair[1].gap.max()))
+    flat = int(part.weight.nonzero()[scored.gap.argmax()])
+    place, number = flat, 0
+    while place >= part.sequences[number][1]:
+        place -= part.sequences[number][1]
+        number += 1
+    return (
+        f"token {place} of the response of sample {part.at[number]} (id {int(part.ids[flat])}) has logprob "
+        f"{float(part.old[flat]):.5f} from the rollout, and the weights it was sampled with give it one that is "
+        f"{float(scored.gap.max()):.1e} away; {tolerance:.1e} is allowed. Its ids, mask or logprobs are not those that "
+        "were sampled, or the engine has other weights"
+    )

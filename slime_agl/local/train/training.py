@@ -1,0 +1,62 @@
+"""The loop that slime's train.py makes: roll out, learn, publish the weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from slime_agl.errors import InvariantError
+from slime_agl.local.train.driver import LocalDriver, StepResult
+from slime_agl.local.train.learner import Learner, Update
+
+Publish = Callable[[dict[str, torch.Tensor], str], None]
+"""Takes weights and their version; when it returns, the engine samples with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedStep:
+    """A rollout and what was learned of it. reward: mean over executions. learn_seconds: of the update alone."""
+
+    rollout: StepResult
+    update: Update
+    reward: float
+    learn_seconds: float
+
+
+def train(driver: LocalDriver, learner: Learner, publish: Publish) -> Iterator[TrainedStep]:
+    """Train step after step, without end; the weights that step n samples with have version 'n'.
+
+    Raises:
+        InvariantError: a batch that slime could not train on, tokens of other weights than those of the step, or
+            logprobs that the learner cannot reproduce.
+    """
+    step = 0
+    publish(learner.state(), str(step))
+    while True:
+        rollout = driver.step(step)
+        _require_version(rollout.samples, str(step))
+        began = time.perf_counter()
+        update = learner.learn(rollout.train_data)
+        learn_seconds = time.perf_counter() - began
+        step += 1
+        publish(learner.state(), str(step))
+        yield TrainedStep(rollout, update, mean_reward(rollout.groups), learn_seconds)
+
+
+def mean_reward(groups: list[list[Any]]) -> float:
+    """Mean over executions, each counted once however many samples it has."""
+    first = [entry[0] if isinstance(entry, list) else entry for group in groups for entry in group]
+    return sum(sample.reward for sample in first) / len(first)
+
+
+def _require_version(samples: list[Any], version: str) -> None:
+    for sample in samples:
+        if set(sample.weight_versions) - {version}:
+            raise InvariantError(
+                f"sample {sample.index} was sampled by weights of version {', '.join(sample.weight_versions)} in step "
+                f"{version}; each step has to sample with the weights that the one before it published"
+            )

@@ -1,0 +1,162 @@
+"""Credentials out of what is recorded, and an account of where they stood.
+
+What was blotted cannot be told any more, so an execution whose task or prompts held a credential cannot be run again
+exactly; the account says which.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from itertools import accumulate
+from typing import Any
+
+from slime_agl.record.credentials import is_named, is_value, spans
+from slime_agl.record.wire import DEEPEST
+from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.replay import TopP
+from slime_agl.trace.turn import Media, Sampled, Turn
+
+MARK = "***"
+# Stands in recorded ids for each token of a credential; no tokenizer has it.
+BLOTTED_ID = -1
+# Levels that a record's line has around a value.
+MARGIN = 10
+# Where a rerun takes its input from; a credential in an error or a span is none of its business.
+_NEEDED = ("task", "row", "turn", "attempt")
+
+BytesOf = Callable[[int], bytes]
+
+
+def needed_by_a_rerun(blotted: Mapping[str, int]) -> dict[str, int]:
+    """Of an account, the places that a rerun would need as they were."""
+    return {place: count for place, count in blotted.items() if place.startswith(_NEEDED)}
+
+
+def blot_text(text: str, place: str, account: Counter[str]) -> str:
+    """The text with each credential replaced, and with what UTF-8 has no place for written out."""
+    held = text.encode("utf-8", "backslashreplace")
+    found = list(spans(held))
+    if not found:
+        return text if text.isascii() else held.decode()
+    account[place] += len(found)
+    pieces, end = [], 0
+    for start, stop in found:
+        pieces += [held[end:start].decode(), MARK]
+        end = stop
+    return "".join([*pieces, held[end:].decode()])
+
+
+def blot(value: Any, place: str, account: Counter[str], *, above: tuple[int, ...] = ()) -> Any:
+    """Any value as JSON-able data without credentials. What holds itself, or nests too deeply, is cut."""
+    if isinstance(value, str):
+        return blot_text(str(value), place, account)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return blot(value.value, place, account, above=above)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, int):
+        return int(value) if -(1 << 63) <= value < 1 << 63 else str(value)
+    if id(value) in above or len(above) >= DEEPEST - MARGIN:
+        return "…"
+    above = (*above, id(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return _mapping(value, place, account, above)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [blot(one, place, account, above=above) for one in value]
+    for spelled_out in ("tolist", "isoformat"):
+        if hasattr(value, spelled_out):
+            return blot(getattr(value, spelled_out)(), place, account, above=above)
+    try:
+        return blot_text(str(value), place, account)
+    except Exception:  # an agent's own object, whose text may be anything
+        return f"<{type(value).__name__}>"
+
+
+def _mapping(value: Mapping[Any, Any], place: str, account: Counter[str], above: tuple[int, ...]) -> dict[str, Any]:
+    held: dict[str, Any] = {}
+    for name, one in value.items():
+        key = blot(name, place, account) if isinstance(name, str) else str(name)
+        if isinstance(one, str) and isinstance(name, str) and is_named(name) and is_value(one):
+            account[place] += 1
+            held[key] = MARK
+        else:
+            held[key] = blot(one, place, account, above=above)
+    return held
+
+
+def blot_ledger(ledger: Ledger, bytes_of: BytesOf, account: Counter[str], *, place: str = "") -> Ledger:
+    """The ledger with BLOTTED_ID for every token of a credential; the same one when there is none.
+
+    Each turn is read by itself, its prompt and its output together; lengths and logprobs stay as they are.
+    place: what the account's names begin with.
+    """
+    turns = [_turn(turn, bytes_of, account, f"{place}turn {turn.index}") for turn in ledger.turns]
+    if all(new is old for new, old in zip(turns, ledger.turns, strict=True)):
+        return ledger
+    again = Ledger(ledger.rollout_id, ledger.attempt_id, full=set(ledger.full))
+    for turn in turns:
+        again.commit(turn)
+    return again
+
+
+def _turn(turn: Turn, bytes_of: BytesOf, account: Counter[str], place: str) -> Turn:
+    media = turn.media
+    if media is not None and (text := blot_text(media.text, f"{place} prompt", account)) != media.text:
+        media = Media(text, media.images)
+    pieces = [turn.new_ids, *(part.ids for part in turn.parts)]
+    hidden = _hidden([bytes_of(i) for ids in pieces for i in ids], len(turn.new_ids), account, place)
+    if not hidden and media is turn.media:
+        return turn
+    starts = list(accumulate((len(ids) for ids in pieces), initial=0))
+    prompt, *outputs = (
+        [at - start for at in hidden if start <= at < end] for start, end in zip(starts, starts[1:], strict=False)
+    )
+    parts = tuple(_part(part, places) for part, places in zip(turn.parts, outputs, strict=True))
+    return dataclasses.replace(turn, new_ids=_without(turn.new_ids, prompt), parts=parts, media=media)
+
+
+def _hidden(texts: Sequence[bytes], prompt: int, account: Counter[str], place: str) -> list[int]:
+    """Places of the tokens that hold a part of a credential. prompt: how many of them are prompt or glue."""
+    whole = b"".join(texts)
+    hidden: list[int] = []
+    found = list(spans(whole))
+    if not found:
+        return hidden
+    ends = list(accumulate(map(len, texts)))
+    at = 0
+    for start, stop in found:
+        while ends[at] <= start:
+            at += 1
+        account[f"{place} {'prompt' if at < prompt else 'output'}"] += 1
+        while at < len(ends) and ends[at] - len(texts[at]) < stop:
+            hidden.append(at)
+            at += 1
+        at = max(0, at - 1)  # one token may end this credential and begin the next
+    return sorted(set(hidden))
+
+
+def _part(part: Sampled, places: Sequence[int]) -> Sampled:
+    if not places:
+        return part
+    top_p = part.top_p
+    if top_p is not None:  # the sets name the sampled tokens
+        inside = [at for place in places for at in range(top_p.offsets[place], top_p.offsets[place + 1])]
+        top_p = TopP(_without(top_p.ids, inside), top_p.offsets)
+    return dataclasses.replace(part, ids=_without(part.ids, places), top_p=top_p)
+
+
+def _without(ids: array, places: Sequence[int]) -> array:
+    if not places:
+        return ids
+    left = ids[:]
+    for at in places:
+        left[at] = BLOTTED_ID
+    return left

@@ -1,0 +1,228 @@
+"""Records read back. A record may come from anywhere: what does not belong in it is named, and never taken at its word."""
+
+from __future__ import annotations
+
+import os
+import stat
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from slime_agl.errors import InvariantError, RecordError
+from slime_agl.record.blot import BLOTTED_ID
+from slime_agl.record.codec import decode_ledger
+from slime_agl.record.run import FORMAT, READS, SUFFIX, Record, RecordedExecution, RecordedSample, Try
+from slime_agl.record.wire import (
+    FLAG,
+    INTEGER,
+    INTEGER_OR_NONE,
+    NUMBER,
+    TEXT,
+    fields_of,
+    listed,
+    mapping,
+    numbers,
+    one_of,
+    shallow,
+    text,
+    texts,
+)
+from slime_agl.trace.ledger import Ledger
+
+# Routed experts of a context of 150,000 tokens are about 80 MB a line.
+LONGEST_LINE = 1 << 29
+TOKENS = range(BLOTTED_ID, 1 << 31)
+# Most tokens of a Sample that stands for an execution without any.
+PLACEHOLDER = 2
+# Of lines that are skipped, as many are told apart.
+MOST_TOLD = 20
+
+
+def read_run(path: Path) -> list[Record]:
+    """Read one file, or every file of a directory, in order of their names.
+
+    Raises:
+        RecordError: there is nothing to read, or a file is no record of a version this one reads.
+    """
+    files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
+    if not files:
+        raise RecordError(f"{path} holds no *{SUFFIX}; give a directory that was named as agl.record_dir")
+    return [read_record(file) for file in files]
+
+
+def read_record(path: Path) -> Record:
+    """Read one file. Lines that cannot be read are skipped, and named in the record.
+
+    Raises:
+        RecordError: it cannot be opened, or its first line is no header.
+    """
+    with _opened(path) as file:
+        lines = _lines(file)
+        header = _header(path, next(lines, (1, b"")))
+        tokens: dict[int, bytes] = {}
+        executions: list[RecordedExecution] = []
+        skipped: list[str] = []
+        torn = 0
+        for number, line in lines:
+            if not line.endswith(b"\n"):
+                torn = len(line)
+                break
+            try:
+                _take(line, tokens, executions)
+            except (LookupError, TypeError, ValueError, OverflowError, RecursionError, InvariantError) as error:
+                skipped.append(f"line {number} is skipped ({type(error).__name__}: {error})")
+    return Record(path, header, tokens, tuple(executions), torn, _told(skipped))
+
+
+def _told(skipped: list[str]) -> tuple[str, ...]:
+    more = len(skipped) - MOST_TOLD
+    return tuple(skipped) if more <= 0 else (*skipped[:MOST_TOLD], f"{more} more lines are skipped")
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        # A pipe would wait for its writer without the flag.
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise RecordError(f"{path} is no regular file; give a record, or the directory that holds it")
+    return file
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines; of one that is too long nothing but its end."""
+    number = 0
+    while line := file.readline(LONGEST_LINE):
+        number += 1
+        if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+            while line and not line.endswith(b"\n"):
+                line = file.readline(LONGEST_LINE)
+            line = line[-1:]
+        yield number, line
+
+
+def _header(path: Path, first: tuple[int, bytes]) -> dict[str, Any]:
+    line = first[1]
+    if not line.endswith(b"\n"):
+        raise RecordError(f"{path} holds no whole line ({len(line)} bytes); the run ended before it was begun")
+    try:
+        header = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"{path}, line 1 is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise RecordError(f"{path}, line 1 is a {type(header).__name__}, an object was expected")
+    if header.get("format") != FORMAT or header.get("version") not in READS:
+        raise RecordError(
+            f"{path} has format {str(header.get('format'))[:80]!r} version {str(header.get('version'))[:80]}; "
+            f"this version reads {FORMAT!r} versions {', '.join(map(str, READS))}"
+        )
+    try:
+        return _checked(header)
+    except ValueError as error:
+        raise RecordError(f"{path}, line 1: {error}") from error
+
+
+def _checked(header: dict[str, Any]) -> dict[str, Any]:
+    """The header, whose fields are of the kinds that its readers take them for."""
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "step": lambda value: one_of(value, "step", INTEGER),
+        **dict.fromkeys(("name", "agent", "model", "checkpoint"), lambda value: text(value, "a name in the header")),
+        "stop_ids": lambda value: [one_of(one, "stop_ids", INTEGER) for one in listed(value, "stop_ids")],
+        "context_length": lambda value: one_of(value, "context_length", INTEGER_OR_NONE),
+        **dict.fromkeys(
+            ("agl", "arguments", "blotted"), lambda value: mapping({} if value is None else value, "header")
+        ),
+    }
+    shallow(header, "the header")
+    return header | {name: check(header[name]) for name, check in kinds.items() if name in header}
+
+
+def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecution]) -> None:
+    if line == b"\n":
+        raise ValueError(f"it is empty, or has more than {LONGEST_LINE} bytes")
+    entry = mapping(orjson.loads(line), "the line")
+    if "tokens" in entry:
+        tokens.update([(_token(i), _bytes(shown)) for i, shown in listed(entry["tokens"], "tokens")])
+    else:
+        executions.append(_execution(mapping(entry["execution"], "execution")))
+
+
+_SCALARS = {"failure": TEXT, "error": TEXT, "started": NUMBER, "seconds": NUMBER}
+_SAMPLE_SCALARS = {
+    "index": INTEGER_OR_NONE, "group_index": INTEGER_OR_NONE, "rollout_id": INTEGER_OR_NONE, "segment": INTEGER,
+    "status": TEXT, "removed": FLAG,
+}  # fmt: skip
+_SPAN_SCALARS = {"name": TEXT, "at": NUMBER, "seconds": NUMBER}
+
+
+def _execution(data: Mapping[str, Any]) -> RecordedExecution:
+    ledger = decode_ledger(mapping(data["ledger"], "ledger"))
+    row = data.get("row")
+    longest = PLACEHOLDER + sum(len(turn.new_ids) + turn.output_length for turn in ledger.turns)
+    return RecordedExecution(
+        ledger=ledger,
+        task=shallow(data["task"], "task"),
+        reward=shallow(data["reward"], "reward"),
+        rewards=tuple(
+            (one_of(after, "turns before a reward", INTEGER), numbers(dimensions, "reward"))
+            for after, dimensions in listed(data["rewards"], "rewards")
+        ),
+        spans=tuple(_span(span) for span in listed(data["spans"], "spans")),
+        counters=_counts(data["counters"], "counters"),
+        engine_errors=texts(data.get("engine_errors", []), "engine_errors"),
+        earlier=tuple(_try(one) for one in listed(data.get("earlier", []), "earlier")),
+        row=None if row is None else mapping(shallow(row, "row"), "row"),
+        samples=tuple(_sample(sample, ledger, longest) for sample in listed(data["samples"], "samples")),
+        blotted=_counts(data.get("blotted", {}), "blotted"),
+        **fields_of(data, _SCALARS),
+    )
+
+
+def _try(data: Any) -> Try:
+    one = mapping(data, "earlier")
+    return Try(
+        decode_ledger(mapping(one["ledger"], "ledger")),
+        text(one["error"], "error"),
+        texts(one["engine_errors"], "engine_errors"),
+    )
+
+
+def _span(data: Any) -> dict[str, Any]:
+    span = fields_of(data, _SPAN_SCALARS)
+    return span | {"attributes": mapping(shallow(data["attributes"], "attributes"), "attributes")}
+
+
+def _sample(data: Any, ledger: Ledger, longest: int) -> RecordedSample:
+    scalars = fields_of(data, _SAMPLE_SCALARS)
+    if scalars["segment"] < 0:
+        raise ValueError(f"sample {scalars['index']} is of segment {scalars['segment']}")
+    return RecordedSample(**scalars, reward=shallow(data["reward"], "reward"), mask=_mask(data["mask"], longest))
+
+
+def _counts(data: Any, name: str) -> dict[str, int]:
+    return {key: one_of(value, name, INTEGER) for key, value in mapping(data, name).items()}
+
+
+def _mask(runs: Any, longest: int) -> array:
+    lengths = [one_of(length, "mask", INTEGER) for length in listed(runs, "mask")]
+    if sum(lengths) > longest or min(lengths, default=0) < 0:
+        raise ValueError(f"a mask has {sum(lengths)} entries, its execution can have {longest}")
+    mask = array("b")
+    for at, length in enumerate(lengths):
+        mask.frombytes(bytes([at % 2]) * length)
+    return mask
+
+
+def _token(i: Any) -> int:
+    if one_of(i, "token id", INTEGER) not in TOKENS:
+        raise ValueError(f"token id {i} lies outside {TOKENS.start} to {TOKENS.stop - 1}")
+    return i
+
+
+def _bytes(shown: Any) -> bytes:
+    return shown.encode("utf-8") if isinstance(shown, str) else bytes(listed(shown, "token text"))

@@ -1,0 +1,288 @@
+"""Recorded executions, run again on the answers that the engine gave then."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from slime_agl.assemble import make_runtime
+from slime_agl.config import Config
+from slime_agl.engine.base import EngineInfo
+from slime_agl.errors import ConfigError, RewardError
+from slime_agl.execution import Execution, SessionDesk
+from slime_agl.host import RolloutArgs, Sample, default_args, has_reward_option
+from slime_agl.local.engine.smollm2 import NAME, resolve_model
+from slime_agl.record.blot import BLOTTED_ID, MARK, needed_by_a_rerun
+from slime_agl.record.run import Record, RecordedExecution, texts_of
+from slime_agl.rerun.divergence import Divergence, ended_early, unrecorded
+from slime_agl.rerun.engine import RecordedEngine
+from slime_agl.rerun.outcome import REFUSED, Outcome
+from slime_agl.reward import load_reward_function
+from slime_agl.rollout.executions import Executor, Limits
+from slime_agl.rollout.recorder import ARGUMENTS
+from slime_agl.rollout.rewards import Rewarder
+from slime_agl.rollout.samples import SampleBuilder
+from slime_agl.rollout.tasks import TaskBuilder, task_builder
+from slime_agl.runtime import Step
+
+# The record says how long each answer was; no other limit of a turn counts.
+LONGEST_TURN = 1 << 24
+# What of the agl: section has no meaning here, or would overwrite the record.
+LEFT_OUT = ("record_dir", "dashboard_port", "gateway", "async", "generate_returns")
+
+Pair = tuple[Record, RecordedExecution]
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What replaces what the record says; None and empty keep it.
+
+    agent, reward: import paths. model: a directory with the tokenizer. timeout: seconds an attempt may take.
+    arguments: of slime, and the agl: section, as in a file for --custom-config-path.
+    trust: whether the checkpoint that the record names may bring code of its own.
+    """
+
+    agent: str | None = None
+    reward: str | None = None
+    model: str | None = None
+    timeout: float | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    trust: bool = False
+
+
+class _Desk(SessionDesk):
+    """Tells the engine of each attempt. None follows the last recorded one."""
+
+    def __init__(self, engine: RecordedEngine, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._engine = engine
+
+    async def open(self, rollout_id: str, attempt_id: str) -> str:
+        self._engine.next_attempt()
+        return await super().open(rollout_id, attempt_id)
+
+    def may_retry(self, rollout_id: str, attempt_id: str, status: str) -> bool:
+        more = self._engine.attempts < len(self._engine.scripts)
+        return more and super().may_retry(rollout_id, attempt_id, status)
+
+
+def rerun(pairs: Sequence[Pair], instead: Instead, tell: Callable[[str], None]) -> Iterator[Outcome]:
+    """Rerun executions one after the other. `tell` gets a sentence for each thing that is not rerun.
+
+    Raises:
+        ConfigError, TemplateError: the agent, the tokenizer or a setting has to be given or changed.
+        InvariantError: the record does not hold what the gateway makes of it.
+    """
+    rerunner: Rerunner | None = None
+    try:
+        for record, execution in pairs:
+            if rerunner is None or not rerunner.serves(record):
+                if rerunner is not None:
+                    rerunner.stop()
+                rerunner = Rerunner(record, instead, tell)
+            yield rerunner.rerun(record, execution)
+    finally:
+        if rerunner is not None:
+            rerunner.stop()
+
+
+class Rerunner:
+    """A runtime for records that were made with the same settings."""
+
+    def __init__(self, record: Record, instead: Instead, tell: Callable[[str], None]) -> None:
+        self._made_of = _settings(record)
+        self._args = _arguments(record, instead)
+        self._config = Config.read(self._args.agl)
+        self._rewarder = Rewarder(self._args, load_reward_function(self._config.reward), self._config.credit)
+        info = EngineInfo(str(self._args.hf_checkpoint), record.header.get("context_length"))
+        self._engine = RecordedEngine(info)
+        self._runtime = make_runtime(
+            self._config, self._args, engine=self._engine, make_desk=partial(_Desk, self._engine),
+            trust_remote_code=instead.trust or instead.model is not None,
+        )  # fmt: skip
+        self._runtime.start()
+        try:
+            self._check_tokenizer(record)
+        except BaseException:
+            self.stop()
+            raise
+        self._say_what_is_not_rerun(tell)
+
+    def stop(self) -> None:
+        self._runtime.stop()
+
+    def serves(self, record: Record) -> bool:
+        return _settings(record) == self._made_of
+
+    def rerun(self, record: Record, recorded: RecordedExecution) -> Outcome:
+        """Run the agent on the task of an execution, and hold what it does against the record."""
+        attempts = [(one.ledger, one.engine_errors) for one in recorded.earlier]
+        self._engine.load([*attempts, (recorded.ledger, recorded.engine_errors)])
+        began = time.perf_counter()
+        execution, rewards, broken = self._runtime.run(self._run(record, recorded))
+        seconds = time.perf_counter() - began
+        failure = execution.failure or ("reward_error" if broken else "")
+        if failure == "engine_error" and self._engine.unrecorded:
+            failure, rewards = REFUSED, None
+        known = [sample.reward for sample in recorded.samples]
+        return Outcome(
+            step=record.name,
+            name=recorded.ledger.rollout_id,
+            turns=sum(len(script.ledger.turns) for script in self._engine.scripts),
+            matched=self._engine.given,
+            attempts=(len(self._engine.scripts), self._engine.attempts),
+            failure=failure,
+            recorded_failure=recorded.failure,
+            error=execution.error if execution.failure else broken,
+            rewards=rewards,
+            recorded_rewards=None if all(reward is None for reward in known) else tuple(known),
+            divergence=self._divergence(failure, recorded.failure),
+            seconds=seconds,
+            blotted=needed_by_a_rerun(recorded.blotted),
+        )
+
+    async def _run(
+        self, record: Record, recorded: RecordedExecution
+    ) -> tuple[Execution, tuple[Any, ...] | None, str]:  # fmt: skip
+        """The execution, the rewards of its Samples if they are known, and the reward function's traceback if it broke."""
+        args, evaluation = self._args, record.header.get("name") == "eval"
+        step = await self._runtime.begin_step(record.header["step"], args.rollout_temperature, args.rollout_top_p)
+        executor = self._executor(step, recorded, evaluation=evaluation)
+        limits = Limits(LONGEST_TURN, args.eval_max_context_len if evaluation else args.rollout_max_context_len)
+        try:
+            entry = await executor.run(_source(recorded), self._sampling(recorded), limits)
+        except RewardError as error:
+            return step.finished[-1], None, _told(error.__cause__ or error)
+        if (args.group_rm and not evaluation) or self._slimes_loop_pays(recorded, entry.samples[0]):
+            return entry.execution, None, ""
+        try:
+            await self._rewarder.score(entry.samples, evaluation=evaluation)
+        except Exception as error:
+            # slime's reward options are the user's code: what it raises is what came of the rerun.
+            return entry.execution, None, _told(error)
+        return entry.execution, tuple(sample.reward for sample in entry.samples), ""
+
+    def _slimes_loop_pays(self, recorded: RecordedExecution, sample: Sample) -> bool:
+        """Whether the reward came after the record, from slime's own loop, and is not to be had here."""
+        unknown = sample.reward is None and all(one.reward is None for one in recorded.samples)
+        return unknown and not has_reward_option(self._args.raw, sample)
+
+    def _executor(self, step: Step, recorded: RecordedExecution, *, evaluation: bool) -> Executor:
+        return Executor(
+            self._runtime, self._args, step, mode="val" if evaluation else "train",
+            tasks=self._tasks(recorded), builder=SampleBuilder(self._args, self._runtime.renderer),
+            rewarder=self._rewarder, bare=True,
+        )  # fmt: skip
+
+    def _tasks(self, recorded: RecordedExecution) -> TaskBuilder:
+        """The recorded task; made anew by the user's own function, whose tasks need not be plain data."""
+        if isinstance(self._config.task, str) and recorded.row is not None:
+            return task_builder(self._config.task)
+        return lambda _: recorded.task
+
+    def _sampling(self, recorded: RecordedExecution) -> dict[str, Any]:
+        """The trainer's parameters, with every string that ended a recorded turn among its stops."""
+        params = self._args.sampling_params()
+        own = params["stop"] or []
+        ends = {turn.matched for turn in recorded.ledger.turns if isinstance(turn.matched, str)}
+        return {**params, "stop": [*([own] if isinstance(own, str) else own), *sorted(ends)] or None}
+
+    def _divergence(self, failure: str, recorded_failure: str) -> Divergence | None:
+        scripts = self._engine.scripts
+        if self._engine.unrecorded:
+            first = self._engine.unrecorded[0]
+            return unrecorded(scripts[first.attempt].ledger, first, self._texts)
+        if failure not in ("", recorded_failure):
+            return None
+        for attempt, script in enumerate(scripts[: self._engine.attempts]):
+            if missing := script.missing():
+                return ended_early(script.ledger, missing, self._texts, attempt=attempt)
+        return None
+
+    def _texts(self, ids: Sequence[int]) -> list[str]:
+        told = [max(i, 0) for i in ids]
+        texts = self._runtime.renderer.token_bytes(told)
+        return texts_of(MARK.encode() if i == BLOTTED_ID else text for i, text in zip(ids, texts, strict=True))
+
+    def _say_what_is_not_rerun(self, tell: Callable[[str], None]) -> None:
+        args, notes = self._args, []
+        if args.group_rm:
+            notes.append("rewards of --group-rm are not rerun: it scores whole groups")
+        if args.rollout_sample_hook_path:
+            hooks = ", ".join(args.rollout_sample_hook_path)
+            notes.append(f"sample hooks are not rerun ({hooks}); a reward that one set will seem to have changed")
+        for name, url in args.frozen_models.items():
+            notes.append(f"answers of the frozen model {name} at {url} are not recorded: the agent asks it now")
+        for note in notes:
+            tell(note)
+
+    def _check_tokenizer(self, record: Record) -> None:
+        """Raises ConfigError when the tokenizer is not the one that the run had."""
+        ids = sorted(record.tokens.keys() - {BLOTTED_ID})
+        for i, text in zip(ids, self._runtime.renderer.token_bytes(ids), strict=True):
+            if text != record.tokens[i]:
+                raise ConfigError(
+                    f"the tokenizer in {self._args.hf_checkpoint} is not that of {record.path}: token {i} is {text!r} "
+                    f"there and {record.tokens[i]!r} in the record; name the run's own one with --model DIR"
+                )
+
+
+def _settings(record: Record) -> bytes:
+    header = {name: value for name, value in record.header.items() if name not in ("name", "step", "made")}
+    return orjson.dumps(header, option=orjson.OPT_SORT_KEYS)
+
+
+def _arguments(record: Record, instead: Instead) -> RolloutArgs:
+    """slime's arguments as they were, as far as the record tells, with the user's in their place."""
+    header = record.header
+    section = dict(header.get("agl") or {"agent": header["agent"], "model": header["model"]})
+    given = dict(instead.arguments)
+    section |= given.pop("agl", None) or {}
+    section |= {name: path for name in ("agent", "reward") if (path := getattr(instead, name)) is not None}
+    if instead.timeout is not None:
+        section["runners"] = {**(section.get("runners") or {}), "timeout_seconds": instead.timeout}
+    section = {name: value for name, value in section.items() if name not in LEFT_OUT}
+    recorded = {name: value for name, value in (header.get("arguments") or {}).items() if name in ARGUMENTS}
+    arguments = {**recorded, "rollout_stop_token_ids": header["stop_ids"], **given}
+    if instead.model is not None or "hf_checkpoint" not in given:
+        arguments["hf_checkpoint"] = _checkpoint(record, instead.model)
+    return RolloutArgs.read(default_args(**arguments, agl=section))
+
+
+def _checkpoint(record: Record, model: str | None) -> str:
+    if model is not None:
+        return str(resolve_model(model)) if model == NAME else model
+    recorded = record.header["checkpoint"]
+    if Path(recorded).is_absolute() and not Path(recorded).exists():
+        raise ConfigError(
+            f"{recorded}, whose tokenizer made {record.path}, is not on this machine; "
+            "name a directory that has that tokenizer with --model DIR"
+        )
+    return recorded
+
+
+def _source(recorded: RecordedExecution) -> Sample:
+    """The Sample that the execution was made of, as far as rewards and tasks may look at it."""
+    row, first = recorded.row, recorded.samples[0] if recorded.samples else None
+    if row is None:
+        told = dict(recorded.task) if isinstance(recorded.task, dict) else {"prompt": recorded.task}
+        row = {"prompt": told.pop("prompt", ""), "label": told.pop("label", None), "metadata": told}
+    return Sample(
+        index=first.index if first else None,
+        group_index=first.group_index if first else None,
+        prompt=row["prompt"],
+        label=row["label"],
+        metadata=dict(row["metadata"] or {}),
+        custom_rm_path=row.get("custom_rm_path"),
+    )
+
+
+def _told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
