@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import threading
 from typing import Any
@@ -25,6 +26,14 @@ PATHS = {
     "responses": lambda text: {"input": text},
     "messages": lambda text: {"max_tokens": 9, "messages": [{"role": "user", "content": text}]},
 }
+
+
+PLAIN = {"Content-Type": "application/json"}
+
+
+def stream(body: dict[str, Any]) -> io.BytesIO:
+    """A body that the client sends in pieces, as it wants large ones."""
+    return io.BytesIO(json.dumps(body).encode())
 
 
 def connect(bench: Any) -> Any:
@@ -92,7 +101,9 @@ async def test_a_long_text_is_not_encoded_to_learn_that_it_is_too_long(bench, fa
     for text, words in (("a b c " * 5_000, "at least 6667"), ("a b c " * 200_000, "1200000 characters")):
         async with (
             aiohttp.ClientSession(headers={"Authorization": "Bearer dummy"}) as http,
-            http.post(f"{bench.url()}/{path}", json={"model": "m"} | PATHS[path](text)) as response,
+            http.post(
+                f"{bench.url()}/{path}", data=stream({"model": "m"} | PATHS[path](text)), headers=PLAIN
+            ) as response,
         ):
             assert response.status == 400 and words in await response.text()
     assert longest <= 8000 and fake_sglang.requests == []

@@ -122,7 +122,7 @@ async def test_what_cannot_be_honoured_is_a_400_that_names_the_field(bench, fake
 
 async def test_a_body_that_is_not_json_is_a_400(bench):
     await bench.open()
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers={"Content-Type": "application/json"}) as http:
         async with http.post(f"{bench.url()}/chat/completions", data=b"{") as response:
             assert response.status == 400 and "not JSON" in (await response.json())["error"]["message"]
 

@@ -48,7 +48,12 @@ async def ask(bench: Any) -> AsyncIterator[Asks]:
 
 
 def _request(url: SplitResult, key: str, agent: str, body: str) -> bytes:
-    head = {"Host": url.netloc, "User-Agent": agent, "Authorization": f"Bearer {key}"}
+    head = {
+        "Host": url.netloc,
+        "User-Agent": agent,
+        "Authorization": f"Bearer {key}",
+        "Content-Type": "application/json",
+    }
     lines = [f"{name}: {value}" for name, value in {**head, "Content-Length": len(body), "Connection": "close"}.items()]
     return "\r\n".join([f"POST {url.path} HTTP/1.1", *lines, "", body]).encode()
 
