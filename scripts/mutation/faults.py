@@ -39,7 +39,7 @@ GLUE = "            if at > first:\n                sample.append_response_token
 FAULTS: dict[str, Fault] = {
     # what the engine is shown
     "history is encoded again": Fault(
-        TURNS, "if (node := match.node) is not None:", "if (node := match.node) is not None and node.index < 0:",
+        "slime_agl/gateway/prompts.py", "if (node := match.node) is not None:", "if (node := match.node) is not None and node.index < 0:",
         ONE_SEGMENT,
     ),
     "output is encoded again": Fault(
@@ -48,7 +48,7 @@ FAULTS: dict[str, Fault] = {
         NOT_CANONICAL,
     ),
     "parallel results swapped": Fault(
-        TURNS, "normalise(list(match.new)), match.fork", "normalise(list(match.new)[::-1]), match.fork", PARALLEL
+        "slime_agl/gateway/prompts.py", "normalise(list(match.new)), match.fork", "normalise(list(match.new)[::-1]), match.fork", PARALLEL
     ),
     "parallel results swapped, Anthropic": Fault(
         "slime_agl/gateway/protocols/anthropic/blocks.py", 'told.append({"role": "tool", "tool_call_id"',
