@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,6 @@ def _async(folder: Path) -> Any:
 
 
 def _blocking(folder: Path) -> Any:
-    import asyncio
-
     @agl.rollout
     def agent(task: Any, llm: Any) -> Any:
         seen.executions += 1
@@ -95,6 +94,9 @@ def _check_ends(drive: Drive, trial: Trial, folder: Path, done: list[Any]) -> No
                 drive.outcome.breaks(who, f"its attempt ended as {one.failure!r} ({last}), not as {ends}")
             elif one.failure == "agent_error" and spec.says not in one.error:
                 drive.outcome.breaks(who, f"its traceback does not hold {spec.says!r}: {one.error[-200:]!r}")
+    if tasks := [task for task in getattr(seen, "kept", []) if isinstance(task, asyncio.Task) and not task.done()]:
+        drive.outcome.left["tasks"] += len(tasks)
+        drive.outcome.breaks(trial.who, f"{len(tasks)} tasks outlive their attempts: {tasks[0].get_coro()}")
     if any(HOSTILE[kind].children for kind in trial.kinds) and (pids := alive(folder / PIDS)):
         kinds = ", ".join(kind for kind in trial.kinds if HOSTILE[kind].children)
         drive.outcome.left["children"] += len(pids)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import statistics
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ HARMS = (
     "calls after its end", "words that no file can hold", "a reward that is NaN", "10,000 messages",
 )  # fmt: skip
 # How much each may grow from the first part of the run to its last.
-SPARE = {"MiB": 32.0, "fds": 12.0, "threads": 6.0, "tasks": 20.0, "children": 2.0}
+SPARE = {"MiB": 32.0, "fds": 12.0, "threads": 6.0, "tasks": 6.0, "children": 2.0}
 
 
 def trials(setting: Setting) -> list[Trial]:
@@ -63,9 +65,17 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
             section={"runners": {"timeout_seconds": 30.0}},
         )  # fmt: skip
         looks = [_look(drive, trial, number, setting.steps) for number in range(setting.steps)]
+        runtime = current()
+        kept = runtime.run(_kinds_of_tasks()) if runtime else {}
         outcome = drive.close(trial.who, [record])
+    outcome.notes.append("soak: tasks at the end: " + ", ".join(f"{count} {name}" for name, count in kept.items()))
     _judge(trial, [look for look in looks if look], outcome)
     return outcome
+
+
+async def _kinds_of_tasks() -> dict[str, int]:
+    """Coroutines that are under way on this loop, by name."""
+    return Counter(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
 
 
 def _agent(folder: Path) -> Any:
