@@ -16,16 +16,24 @@ from bench.pinned import pin
 MODEL_INFO = b'{"model_path": "bench", "weight_version": "1"}'
 
 
-def canned(ids: list[int]) -> tuple[bytes, bytes]:
-    """The body of an answer before and after the number of prompt tokens."""
+def canned(ids: list[int]) -> tuple[bytes, bytes, bytes]:
+    """The body of an answer before its id, from there to the number of prompt tokens, and after it."""
     logprobs = [[-0.1 - (at % 7) / 8, token, None] for at, token in enumerate(ids)]
     meta = {
-        "id": "0", "finish_reason": {"type": "stop", "matched": ids[-1]}, "completion_tokens": len(ids),
+        "id": "-2", "finish_reason": {"type": "stop", "matched": ids[-1]}, "completion_tokens": len(ids),
         "cached_tokens": 0, "weight_version": "1", "e2e_latency": 0.001, "output_token_logprobs": logprobs,
         "prompt_tokens": -1,
     }  # fmt: skip
-    before, after = json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).split("-1}")
-    return before.encode(), b"}" + after.encode()
+    before, rest = json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).split("-2")
+    between, after = rest.split("-1}")
+    return before.encode(), between.encode(), b"}" + after.encode()
+
+
+def request_id(request: bytearray) -> bytes:
+    """The rid of a request, which an answer repeats; '0' when it has none."""
+    at = request.rfind(b'"rid"')
+    start = request.find(b'"', at + 5) + 1 if at >= 0 else 0
+    return bytes(request[start : request.find(b'"', start)]) if start else b"0"
 
 
 class EngineProtocol(Framing):
@@ -39,8 +47,8 @@ class EngineProtocol(Framing):
         if request.startswith(b"POST /generate"):
             start = request.find(b"input_ids")
             shown = request.count(b",", start, request.find(b"]", start)) + 1 if start >= 0 else 0
-            before, after = next(self._answers)
-            self._send(b"200 OK", before + b"%d" % shown + after)
+            before, between, after = next(self._answers)
+            self._send(b"200 OK", b"%b%b%b%d%b" % (before, request_id(request), between, shown, after))
         elif request.startswith(b"GET /get_model_info"):
             self._send(b"200 OK", MODEL_INFO)
         else:

@@ -162,7 +162,7 @@ def main(arguments: list[str]) -> None:
         subject = Measured(engine.hello["url"], json.loads(material.read_text())["model"])
         stack.callback(subject.stop)
         # What is made once, by the first session.
-        subject.open("warm", 1)
+        subject.open("warm", 2)
         asyncio.run(_warm(subject, options.client))
         subject.close("warm")
         idle = Taken.now()
@@ -184,8 +184,12 @@ def main(arguments: list[str]) -> None:
 
 
 async def _warm(subject: Measured, client: str) -> None:
-    agent = (Raw if client == "raw" else OpenAI)(subject.url, "/rollout/warm/attempt/0/v1")
-    # Long enough for the threads that encode, both of which are made once.
+    # Side by side and long enough for both threads that encode, which are made once.
+    await asyncio.gather(*(_warm_one(subject, client, number) for number in range(2)))
+
+
+async def _warm_one(subject: Measured, client: str, attempt: int) -> None:
+    agent = (Raw if client == "raw" else OpenAI)(subject.url, f"/rollout/warm/attempt/{attempt}/v1")
     for number in range(4):
         await agent.say([{"role": "user", "content": f"{number} and so on " * 500}])
     await agent.close()
