@@ -18,7 +18,7 @@ from slime_agl.engine.retry import Backoff
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
 from slime_agl.gateway.http.server import Gateway, GatewayParts
-from slime_agl.gateway.sessions.registry import calls
+from slime_agl.gateway.sessions import calls
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.gateway.turn import sampling
 from slime_agl.host import RolloutArgs, Sample, default_args
