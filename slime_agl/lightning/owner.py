@@ -14,7 +14,8 @@ class Owner:
     """An attempt, as found from whatever runs on its behalf: its task, tasks and threads with its context.
 
     name: rollout id and attempt id. state: 'running'; 'left_behind' while its agent runs on although the attempt has
-    ended; 'over'. started_processes: whether it may have any. struck: done when something beside its agent's own
+    ended; 'over'. started_processes: whether it may have any.
+    forks: how many of them were forked by this process. struck: done when something beside its agent's own
     end has made it fail, with the error's text and the name of its type.
 
     Made on the event loop of the runners; `strike` may be called from any thread.
@@ -24,6 +25,7 @@ class Owner:
         self.name: Name = (rollout_id, attempt_id)
         self.state: State = "running"
         self.started_processes = False
+        self.forks = 0
         self._loop = asyncio.get_running_loop()
         self.struck: asyncio.Future[tuple[str, str]] = self._loop.create_future()
 

@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -48,6 +49,7 @@ class Processes:
         # Names this driver and no other, one that had its pid before included.
         self._driver = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._births: dict[Name, Births] = {}
+        self._born: Counter[Name] = Counter()
         self._unread = b""
         self._pipe: tuple[int, int] | None = None
         self._warden: subprocess.Popen[bytes] | None = None
@@ -86,12 +88,22 @@ class Processes:
         """
         if not owner.started_processes or self._pipe is None:
             return 0
+        await self._all_born(owner)
         count = await self._end_with(lambda found: found.get(owner.name, set()))
+        del self._born[owner.name]
         for pid, _ in self._births.pop(owner.name, ()):
             # Nobody may be left who waits for it, and a zombie keeps its pid.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         return count
+
+    async def _all_born(self, owner: Owner) -> None:
+        """Wait for children that were forked and have not yet come to tell their birth."""
+        for _ in range(ROUNDS):
+            self._read_births()
+            if self._born[owner.name] >= owner.forks:
+                return
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _end_with(self, whose: Any) -> int:
         loop = asyncio.get_running_loop()
@@ -146,7 +158,9 @@ class Processes:
                 *lines, self._unread = (self._unread + read).split(b"\n")
                 for line in lines:
                     rollout_id, _, attempt_id = line.split()[2].decode().partition("/")
-                    self._births.setdefault((rollout_id, attempt_id), set()).add(read_birth(line))
+                    name = rollout_id, attempt_id
+                    self._births.setdefault(name, set()).add(read_birth(line))
+                    self._born[name] += int(line.split()[3]) == os.getpid()
 
     def _mark(self) -> str:
         return f"{VARIABLE}={self._driver}/"
@@ -223,6 +237,7 @@ def _forking() -> None:
     owner, marking = current.get(), _marking
     if owner is not None and marking is not None and owner.state != "over":
         marking.variable(owner)
+        owner.forks += 1
 
 
 def _forked() -> None:

@@ -85,8 +85,8 @@ def send(pid: int, number: int) -> bool:
 
 
 def birth_line(pid: int, owner: str) -> bytes:
-    """A process that was forked, and whose: short enough to be written in one piece."""
-    return b"%d %d %s\n" % (*birth(pid), owner.encode())
+    """A process that was forked, whose, and by which: short enough to be written in one piece."""
+    return b"%d %d %s %d\n" % (*birth(pid), owner.encode(), os.getppid())
 
 
 def read_birth(line: bytes) -> tuple[int, int]:

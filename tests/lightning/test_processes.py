@@ -190,3 +190,29 @@ def test_a_killed_driver_leaves_no_process(tmp_path) -> None:
         gone = [Gone(int(pid)) for pid in running.stdout.readline().split()]
         running.kill()
     assert [each() for each in gone] == [True, True]
+
+
+async def test_a_child_that_tells_its_birth_late_ends_with_the_attempt(bench, monkeypatch) -> None:
+    """A forked child may not have run at all when its attempt is over."""
+    ready, go = os.pipe(), os.pipe()
+    tell, gone = processes.Processes.tell_birth, []
+
+    def late(self, owner) -> None:
+        os.read(go[0], 1)
+        tell(self, owner)
+
+    monkeypatch.setattr(processes.Processes, "tell_birth", late)
+
+    async def agent(task):
+        if (pid := os.fork()) == 0:
+            os.write(ready[1], b".")
+            signal.pause()
+        gone.append(Gone(pid))
+        # After the attempt has begun to look for what it started.
+        asyncio.get_running_loop().call_later(0.2, os.write, go[1], b".")
+
+    made = await bench(agent)
+    await made.run({})
+    assert await asyncio.to_thread(gone[0])
+    for end in (*ready, *go):
+        os.close(end)
