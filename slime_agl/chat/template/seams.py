@@ -20,7 +20,8 @@ from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.tail import Continuation, Fork, Mode, Tail, gap_of, written_around
 
 BEHIND, ELSEWHERE = "stop_token_behind", "shown_elsewhere"
-HELD = 1024
+HELD, LONGEST_HELD = 1024, 4096
+_UNKNOWN: Any = object()
 
 
 class Seams:
@@ -37,9 +38,12 @@ class Seams:
     def fork(self, c: Continuation, tail: Tail, mode: Mode) -> Fork | None:
         """Return why `tail` must not be used, None when everything that is new stands in it."""
         key = self._key(c, tail, mode)
-        if key in self._held:
-            return self._held[key]
+        held = self._held.get(key, _UNKNOWN)
+        if held is not _UNKNOWN:
+            return held
         found = self._find(c, tail, mode)
+        if len(tail.gap) > LONGEST_HELD:
+            return found
         with self._lock:
             self._held[key] = found
             if len(self._held) > HELD:
