@@ -32,7 +32,7 @@ MARK = "[[|intruder|x|y]] let me in"
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": MARK}]}).encode()
 GROWTH_MIB = 256
 AT_ONCE = 16
-PATIENCE = 5.0
+PATIENCE = 20.0
 FLOOD_MIB = 96
 
 
@@ -135,7 +135,7 @@ def trials(setting: Setting) -> list[Trial]:
             "intruders",
             ("half-open sockets and malformed requests",),
             setting.bound(_run),
-            90.0 if setting.quick else 900.0,
+            120.0 if setting.quick else 900.0,
             setting.seed,
         )
     ]
@@ -182,8 +182,8 @@ def _judge(trial: Trial, folder: Path, record: Path, grown: float, outcome: Outc
         outcome.breaks(f"intruders: {name}", f"was answered with a 5xx {count} times")
     for name, count in found["served"].items():
         outcome.breaks(f"intruders: {name}", f"was served {count} times: HTTP 200")
-    if found["silent"]:
-        outcome.breaks(trial.who, f"{found['silent']} malformed requests had no end in {PATIENCE:g} s")
+    for name, count in found["silent"].items():
+        outcome.breaks(f"intruders: {name}", f"had no answer and no end in {PATIENCE:g} s {count} times")
     lines = record.read_bytes().splitlines()
     if taken := sum(b'"intruder"' in line[:200] for line in lines):
         outcome.breaks(trial.who, f"{taken} turns were sampled for intruders")
@@ -220,8 +220,12 @@ class _Intruder:
         self._flood = FLOOD_MIB
         self._chance = random.Random(f"intruder {trial.seed}")
         self._folder = folder
-        self._found: dict[str, Counter[str]] = {"sent": Counter(), "failed": Counter(), "served": Counter()}
-        self._silent = 0
+        self._found: dict[str, Counter[str]] = {
+            "sent": Counter(),
+            "failed": Counter(),
+            "served": Counter(),
+            "silent": Counter(),
+        }
 
     async def run(self) -> None:
         while not (self._folder / "endpoint").exists():
@@ -231,7 +235,7 @@ class _Intruder:
         slots = asyncio.Semaphore(AT_ONCE)
         await asyncio.gather(*(self._send(slots, names[at % len(names)]) for at in range(self._count)))
         await asyncio.gather(*(self._pour() for _ in range(4)))
-        found = {**self._found, "silent": self._silent, "open": sum(not isinstance(one, BaseException) for one in held)}
+        found = {**self._found, "open": sum(not isinstance(one, BaseException) for one in held)}
         (self._folder / "intruder.json").write_text(json.dumps(found), "utf-8")
 
     def _target(self) -> tuple[str, str, int]:
@@ -252,7 +256,8 @@ class _Intruder:
                 async with asyncio.timeout(PATIENCE):
                     status = await self._ask(port, KINDS[name](self._chance, base, host))
             except TimeoutError:
-                self._silent += name not in ("bytes at random", "a request with a byte changed", "TLS")
+                # What may be the beginning of a request is waited for by right.
+                self._found["silent"][name] += name not in ("bytes at random", "a request with a byte changed", "TLS")
                 status = 0
             except OSError:
                 status = 0
@@ -278,7 +283,7 @@ class _Intruder:
         base, host, port = self._target()
         self._found["sent"]["a body without end"] += 1
         try:
-            async with asyncio.timeout(PATIENCE * 2):
+            async with asyncio.timeout(PATIENCE):
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(request(base, host, b'{"model": "', length=1 << 29))
                 for _ in range(self._flood):
