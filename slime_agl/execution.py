@@ -15,7 +15,7 @@ from slime_agl.record.run import Try
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Account, Segment, account, segments
 
-Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call"]
+Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call", "no_reward"]
 
 
 def nothing() -> None:

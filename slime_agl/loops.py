@@ -18,6 +18,10 @@ Exit = SystemExit | KeyboardInterrupt
 JOIN_SECONDS = 30.0
 
 
+class BlockedTooLong(BaseException):
+    """Raised within what blocks a loop that others wait for. No Exception: code that catches those would go on."""
+
+
 class LoopThread:
     """Runs an event loop in a daemon thread, from `start` to `stop`.
 
@@ -57,6 +61,11 @@ class LoopThread:
             self._waited_for.add(future)
         future.add_done_callback(self._answered)
         return future
+
+    def give_up(self, reason: str) -> None:
+        """Tell all who wait that the loop will not run again, and refuse what comes. May be called from any thread."""
+        logger.critical("the event loop of the thread %s is given up: %s", self._name, reason)
+        self._tell_all(SlimeAglError(reason))
 
     def stop(self) -> bool:
         """End the loop and its thread; False when it is blocked, and left behind with what blocks it."""
@@ -98,15 +107,22 @@ class LoopThread:
         except (SystemExit, KeyboardInterrupt) as error:
             self._exited(error)
             return
+        except BlockedTooLong:
+            # It came a moment too late, when what blocked the loop had just ended.
+            return
         if not self._stopping:
             logger.warning("somebody stopped the event loop of the thread %s, which goes on", self._name)
 
     def _die(self, fault: BaseException | None) -> None:
         what = f"{type(fault).__name__}: {fault}" if fault is not None else "it was stopped"
+        error = SlimeAglError(f"the thread {self._name} has ended ({what}), nothing can be run on it")
+        error.__cause__ = fault
+        self._tell_all(error)
+
+    def _tell_all(self, error: SlimeAglError) -> None:
         with self._lock:
-            self._dead = SlimeAglError(f"the thread {self._name} has ended ({what}), nothing can be run on it")
-            self._dead.__cause__ = fault
+            self._dead = self._dead or error
             waited_for = list(self._waited_for)
         for future in waited_for:
             if not future.done():
-                future.set_exception(self._dead)
+                future.set_exception(error)

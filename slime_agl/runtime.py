@@ -33,7 +33,7 @@ STOP_SECONDS = 120.0
 T = TypeVar("T")
 TRAIN: Literal["train"] = "train"
 CONTAINED = (
-    "late_requests", "dropped_calls", "abandoned_threads", "abandoned_tasks", "mixed_calls", "exits_caught",
+    "late_requests", "dropped_calls", "abandoned_threads", "abandoned_tasks", "leaked_tasks", "mixed_calls", "exits_caught",
     "blocked_loops", "blocked_seconds", "ended_processes", "left_processes",
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ class Runtime:
         self._running = True
         try:
             self._gateway.start()
-            self.run(self._lightning.start(self._desk))
+            self.run(self._lightning.start(self._desk, hopeless=self._loop.give_up))
         except BaseException:
             self.stop()
             raise
@@ -98,6 +98,8 @@ class Runtime:
             self._wait(self._close(), STOP_SECONDS)
         except TimeoutError:
             logger.error("the agents have not ended within %g s; what blocks them is left behind", STOP_SECONDS)
+        except SlimeAglError as error:
+            logger.error("the agents cannot be ended: %s", error)
         finally:
             if self._collector is not None:
                 garbage.restore(self._collector)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from slime_agl.lightning._agl import AttemptedRollout
 from slime_agl.lightning.clock import WorkingClock
+from slime_agl.lightning.exits import mend_streams
 from slime_agl.lightning.failures import agent_traceback
 from slime_agl.lightning.outcome import CANCELLED, FAILED, SUCCEEDED, TIMEOUT, AttemptOutcome
 from slime_agl.lightning.owner import Owner, current
@@ -62,7 +63,8 @@ class AttemptRun:
     attempt as failed. On a deadline, a stop or a strike the session is sealed first, so that a turn in flight is not
     answered to an agent that is going away. However the attempt ends, what it started in `processes` ends with it.
 
-    left_behind: the agent's task, when it ignores its cancellation.
+    left_behind: the agent's task, when it ignores its cancellation. leaked_tasks: how many tasks of its own the agent had
+    left running, which were cancelled.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class AttemptRun:
         self._owner = owner
         self._processes = processes
         self.left_behind: asyncio.Task[Ended] | None = None
+        self.leaked_tasks = 0
 
     async def run(self, slot: Slot) -> AttemptOutcome:
         """Run to the end; the store knows the status and holds all spans when this returns.
@@ -108,6 +111,8 @@ class AttemptRun:
             self._owner.state = "left_behind" if self.left_behind is not None or slot.thread_left else "over"
             self._tracer.detach(buffer)
             spans = await buffer.close()
+            await self._end_tasks()
+            mend_streams()
         try:
             rewards = rewards_of(spans)
         except ValueError as error:
@@ -162,6 +167,15 @@ class AttemptRun:
             await slot.thread_ended(CANCEL_GRACE_SECONDS)
         if not task.done():
             self.left_behind = task
+
+    async def _end_tasks(self) -> None:
+        """Cancel the tasks that the agent started and left; its spans are written by now, for one task may do that."""
+        leaked = [task for task in self._owner.tasks if not task.done()]
+        self.leaked_tasks = len(leaked)
+        for task in leaked:
+            task.cancel()
+        if leaked:
+            await asyncio.wait(leaked, timeout=CANCEL_GRACE_SECONDS)
 
     async def _report(self, ended: Ended) -> None:
         if ended.status == CANCELLED:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -16,13 +18,41 @@ _RUN = asyncio.Handle._run.__code__
 
 
 class SharedLoop(asyncio.SelectorEventLoop):
-    """The loop of all agents, which one of them cannot stop."""
+    """The loop of all agents, which one of them cannot stop.
+
+    `asyncio.all_tasks` lists what agents have started here, and none of the tasks that run them: an agent that cancels all
+    it finds cancels no step.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_task_factory(_task_of_owner)
 
     def stop(self) -> None:
         owner = current.get()
         if owner is not None:
             raise RuntimeError(f"{owner} called stop() on the event loop that all agents share")
         super().stop()
+
+
+def _task_of_owner(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    context = options.get("context")
+    owner = current.get() if context is None else context.get(current)
+    if owner is None:
+        asyncio._unregister_task(task)
+    else:
+        owner.tasks.add(task)
+    return task
+
+
+def mend_streams() -> None:
+    """Replace standard streams that an agent has closed: whoever logs or shows progress would fail at the next line."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if getattr(stream, "closed", False):
+            first = getattr(sys, f"__{name}__")
+            setattr(sys, name, open(os.devnull, "w") if first is None or first.closed else first)
 
 
 class Exits:

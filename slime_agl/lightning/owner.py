@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import Literal
+from typing import Any, Literal
+from weakref import WeakSet
 
 Name = tuple[str, str]
 State = Literal["running", "left_behind", "over"]
@@ -13,7 +14,7 @@ State = Literal["running", "left_behind", "over"]
 class Owner:
     """An attempt, as found from whatever runs on its behalf: its task, tasks and threads with its context.
 
-    name: rollout id and attempt id. state: 'running'; 'left_behind' while its agent runs on although the attempt has
+    name: rollout id and attempt id. tasks: those that it started on the loop, besides its agent's own. state: 'running'; 'left_behind' while its agent runs on although the attempt has
     ended; 'over'. started_processes: whether it may have any.
     forks: how many of them were forked by this process. struck: done when something beside its agent's own
     end has made it fail, with the error's text and the name of its type.
@@ -23,6 +24,7 @@ class Owner:
 
     def __init__(self, rollout_id: str, attempt_id: str) -> None:
         self.name: Name = (rollout_id, attempt_id)
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.state: State = "running"
         self.started_processes = False
         self.forks = 0

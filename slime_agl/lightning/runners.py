@@ -74,6 +74,7 @@ class RunnerPool:
         max_attempts: int,
         session: SessionPort,
         end_processes: bool = True,
+        hopeless: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._store = store
         self._tracer = tracer
@@ -93,11 +94,13 @@ class RunnerPool:
         self._open = False
         self.calls = ForeignCalls(self._owners.__contains__)
         self.processes = Processes() if end_processes else None
-        self.watchdog = LoopWatchdog(asyncio.get_running_loop(), threading.get_ident())
+        self.watchdog = LoopWatchdog(
+            asyncio.get_running_loop(), threading.get_ident(), limit=timeout_seconds, hopeless=hopeless
+        )
         self.exits = Exits()
         self.attempts: Counter[str] = Counter()
         self.spans = 0
-        self.abandoned_tasks = self.abandoned_threads = 0
+        self.abandoned_tasks = self.abandoned_threads = self.leaked_tasks = 0
 
     async def start(self) -> None:
         """Install the tracer and accept rollouts. Raises ConfigError when another tracer is active."""
@@ -271,6 +274,7 @@ class RunnerPool:
         finally:
             del self._owners[owner.name]
         self.abandoned_threads += slot.thread_left
+        self.leaked_tasks += run.leaked_tasks
         if owner.state == "left_behind":
             self._leave_behind(run.left_behind, slot)
         slot.rest(self._store)

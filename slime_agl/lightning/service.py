@@ -79,10 +79,14 @@ class Lightning:
         """An event loop to start this on, which no agent can stop."""
         return SharedLoop()
 
-    async def start(self, session: SessionPort) -> None:
-        """Make the store and the pool. Raises ConfigError as RunnerPool does, and when the dashboard's port is taken."""
+    async def start(self, session: SessionPort, *, hopeless: Callable[[str], None] = lambda reason: None) -> None:
+        """Make the store and the pool. hopeless: told, from another thread, why this event loop will not run again.
+
+        Raises:
+            ConfigError: see RunnerPool; or the dashboard's port is taken.
+        """
         store = ReleasingStore()
-        pool = RunnerPool(self._agents, store, self._tracer, session=session, **self._limits)
+        pool = RunnerPool(self._agents, store, self._tracer, session=session, hopeless=hopeless, **self._limits)
         await pool.start()
         self.store, self._pool = store, pool
         if self._dashboard_port is not None:
@@ -188,6 +192,7 @@ class Lightning:
             **{f"attempts/{status}": float(pool.attempts[status]) for status in STATUSES},
             "abandoned_threads": float(pool.abandoned_threads),
             "abandoned_tasks": float(pool.abandoned_tasks),
+            "leaked_tasks": float(pool.leaked_tasks),
             "mixed_calls": float(pool.calls.count),
             "exits_caught": float(pool.exits.count),
             "blocked_loops": float(pool.watchdog.count),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import linecache
 import logging
 import os
@@ -17,11 +18,13 @@ from types import FrameType
 
 from slime_agl.lightning.exits import owner_of_frame
 from slime_agl.lightning.owner import Owner
+from slime_agl.loops import BlockedTooLong
 
 logger = logging.getLogger(__name__)
 
 # Blocked this long, the loop has kept every other agent, deadline and cancel waiting.
 BLOCKED_SECONDS = 5.0
+INTERRUPTS = 6
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _STDLIB = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
@@ -39,15 +42,19 @@ class Blockage:
 class LoopWatchdog:
     """Asks an event loop for a sign of life, and says where it stands when none comes.
 
-    It waits for the answer in a thread of its own, and asks at most once in `seconds`. count, seconds_blocked: blockages
-    that were seen, and how long they had lasted when they ended.
+    It waits for the answer in a thread of its own, and asks at most once in `seconds`. After `limit` seconds, which no
+    attempt may run for, it interrupts the attempt that blocks the loop: a blocked loop meets no deadline by itself. None:
+    it never does. hopeless: told why, when the loop is blocked on even then, as by a call that never comes back.
+    count, seconds_blocked: blockages that were seen, and how long they had lasted when they ended.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread_id: int, *, seconds: float = BLOCKED_SECONDS,
-        seen: Callable[[Blockage], None] = lambda blockage: None,
+        seen: Callable[[Blockage], None] = lambda blockage: None, limit: float | None = None,
+        hopeless: Callable[[str], None] = lambda reason: None,
     ) -> None:  # fmt: skip
         self._loop, self._thread_id, self._seconds, self._seen = loop, thread_id, seconds, seen
+        self._limit, self._hopeless = limit, hopeless
         self._stopping = threading.Event()
         self._answered = threading.Event()
         self._told: set[str] = set()
@@ -72,8 +79,27 @@ class LoopWatchdog:
                 return  # the loop is closed
             if not self._answered.wait(self._seconds):
                 self._tell()
+                self._end_blockage()
                 self._answered.wait()
                 self.seconds_blocked += time.monotonic() - asked
+
+    def _end_blockage(self) -> None:
+        """Wait for the loop; interrupt it at the limit, again and again for a while, then give it up."""
+        if self._limit is None or self._answered.wait(self._limit):
+            return
+        for _ in range(INTERRUPTS):
+            blockage = self._look()
+            if blockage is not None and blockage.owner is not None:
+                _raise_in(self._thread_id, BlockedTooLong)
+            if self._answered.wait(self._seconds):
+                return
+        blockage = self._look()
+        if blockage is not None:
+            self._hopeless(
+                f"{blockage.owner or 'code of no attempt'} has blocked the event loop of all agents for more than "
+                f"{self._limit:g} s (agl.runners.timeout_seconds) at {blockage.place}: `{blockage.line}`, and cannot be "
+                "interrupted there; use an async call, or set agl.runners.mode to `thread`"
+            )
 
     def _tell(self) -> None:
         blockage = self._look()
@@ -98,6 +124,11 @@ class LoopWatchdog:
         path, number = stands.f_code.co_filename, stands.f_lineno
         line = linecache.getline(path, number).strip()
         return Blockage(owner_of_frame(frame), f"{path}:{number} in {stands.f_code.co_name}", line)
+
+
+def _raise_in(thread_id: int, error: type[BaseException]) -> None:
+    """Raise `error` in a thread, at its next step of Python code; a call into C that does not return is not reached."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
 
 
 def _agents_own(frame: FrameType) -> FrameType:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from slime_agl.config import FailureConfig
-from slime_agl.errors import AgentError
+from slime_agl.errors import AgentError, RewardError
 from slime_agl.execution import Execution
 
 # Until something has worked, this many executions have to fail at least: a flaky agent's first few prove nothing.
@@ -22,6 +22,7 @@ _ADVICE = {
         "they ended without an LLM call, so there is nothing to train on: the agent has to send its requests to the endpoint of the "
         "LLM resource it is given"
     ),
+    "no_reward": "return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type",
     "": "see why nothing that the executions sampled may train",
 }
 
@@ -59,7 +60,10 @@ class Brake:
 
         Raises:
             AgentError: it is one too many; says at which boundary most failed, and shows the first error.
+            RewardError: nothing has worked yet, and all that this group lacks is a reward.
         """
+        if not self.worked:
+            refuse_unrewarded(executions)
         self._failed += 1
         self._executions += len(executions)
         self._kinds.update(execution.failure for execution in executions)
@@ -76,6 +80,12 @@ class Brake:
 
     def _message(self, since: str) -> str:
         return f"{since}: {all_failed(f'the last {self._failed} groups', self._kinds, self._first_error)}"
+
+
+def refuse_unrewarded(executions: Sequence[Execution]) -> None:
+    """Raise RewardError when the one thing that all of these lack is a reward: a setting, not bad luck."""
+    if executions and all(execution.failure == "no_reward" for execution in executions):
+        raise RewardError(executions[0].error)
 
 
 def all_failed(who: str, kinds: Counter[str], error: str) -> str:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from slime_agl.errors import AgentError, ConfigError
 from slime_agl.host import EvalPrompts, RolloutArgs, RolloutFnEvalOutput, Sample, eval_entry
 from slime_agl.rollout.books import Books
-from slime_agl.rollout.brake import Brake, all_failed
+from slime_agl.rollout.brake import Brake, all_failed, refuse_unrewarded
 from slime_agl.rollout.executions import Entry, Executor, Limits, ended
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ async def _one(
         kinds = Counter(execution.failure for execution in executions)
         message = all_failed(f"eval dataset {config.name}", kinds, error)
         if not brake.worked:
+            refuse_unrewarded(executions)
             raise AgentError(message)
         logger.error("%s", message)
     elif entries:

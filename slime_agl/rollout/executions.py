@@ -15,7 +15,7 @@ from slime_agl.execution import Execution, Job, nothing
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, OVERFLOW_WORDS
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
 from slime_agl.rollout.replay import require_replay
-from slime_agl.rollout.rewards import Rewarder
+from slime_agl.rollout.rewards import Rewarder, no_reward
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.rollout.support import check_fan_out, warn_of_many_samples
 from slime_agl.rollout.tasks import TaskBuilder
@@ -98,6 +98,8 @@ class Executor:
             # What it did so far trains, and the Sample that ran out says that it is truncated.
             counters = execution.counters + Counter(cut_by_context=1)
             execution = dataclasses.replace(execution, failure="", counters=counters)
+        if samples and not execution.failure and not self._rewarder.can_reward(execution, samples[0]):
+            execution = dataclasses.replace(execution, failure="no_reward", error=no_reward(execution.rollout_id))
         failure = self._runtime.config.failure
         policy = failure.policy(execution.failure) if execution.failure else ""
         if policy in ("mask", "retry") or not samples:

@@ -134,10 +134,15 @@ class Rewarder:
 
     def _require_option(self, sample: Sample) -> None:
         if not has_reward_option(self._args.raw, sample):
-            raise RewardError(
-                f"sample {sample.index} has no reward: its agent neither returned nor emitted one, and no reward option is set. "
-                "Return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type"
-            )
+            raise RewardError(no_reward(f"sample {sample.index}"))
+
+
+def no_reward(what: str) -> str:
+    """Say that nothing gives `what` a reward, and how to give it one."""
+    return (
+        f"{what} has no reward: its agent neither returned nor emitted one, and no reward option gives it one. "
+        "Return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type"
+    )
 
 
 def _require_number(sample: Sample, key: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import threading
 
@@ -173,3 +174,98 @@ def test_an_agent_that_blocks_the_loop_is_named_with_its_line(caplog) -> None:
     assert f"{__file__}:" in seen[0].place and "in agent" in seen[0].place
     assert f"attempt {outcome.attempt_id}" in caplog.text and "runners.mode" in caplog.text
     assert watchdog.count == 1
+
+
+def test_an_agent_that_cancels_all_tasks_it_finds_ends_no_other():
+    others_run = asyncio.Event()
+
+    async def agent(task):
+        if task["cancels"]:
+            for found in asyncio.all_tasks():
+                found.cancel()
+            others_run.set()
+        else:
+            await others_run.wait()
+        return 1.0
+
+    outcomes, _ = run_on_a_loop_of_its_own(agent, [{"cancels": False}, {"cancels": True}, {"cancels": False}])
+    assert [outcome.status for outcome in outcomes] == ["succeeded"] * 3
+
+
+def test_tasks_that_an_agent_leaves_running_are_ended_and_counted():
+    left = []
+
+    async def agent(task):
+        left.append(asyncio.create_task(asyncio.sleep(3600)))
+        await asyncio.sleep(0)
+        return 1.0
+
+    outcomes, metrics = run_on_a_loop_of_its_own(agent, [{}, {}])
+    assert [outcome.status for outcome in outcomes] == ["succeeded"] * 2
+    assert [task.cancelled() for task in left] == [True, True]
+    assert (metrics["leaked_tasks"], metrics["abandoned_tasks"]) == (2, 0)
+
+
+def test_the_spans_of_an_agent_are_all_written_and_none_of_their_tasks_counts_as_its():
+    from agentlightning import emit_reward
+
+    async def agent(task):
+        for number in range(200):
+            emit_reward(float(number))
+
+    outcomes, metrics = run_on_a_loop_of_its_own(agent, [{}])
+    assert (len(outcomes[0].spans), outcomes[0].reward, metrics["leaked_tasks"]) == (200, 199.0, 0)
+
+
+def test_an_endless_loop_in_a_coroutine_is_interrupted_past_the_deadline(monkeypatch):
+    monkeypatch.setitem(LoopWatchdog.__init__.__kwdefaults__, "seconds", 0.05)
+
+    async def agent(task):
+        while task["endless"]:
+            try:
+                sum(range(1000))
+            except Exception:
+                continue
+        return 1.0
+
+    outcomes, _ = run_on_a_loop_of_its_own(agent, [{"endless": True}, {"endless": False}], timeout_seconds=0.2)
+    assert [outcome.status for outcome in outcomes] == ["failed", "succeeded"]
+    assert "BlockedTooLong" in outcomes[0].error and "sum(range(1000))" in outcomes[0].error
+
+
+def test_who_waits_for_a_loop_that_cannot_be_interrupted_is_told_who_blocks_it():
+    ended = threading.Event()
+    thread = LoopThread("test", asyncio.new_event_loop(), exited=lambda error: None)
+    thread.start()
+
+    async def blocks() -> None:
+        ended.wait()  # a call into C that no exception reaches
+
+    async def watched() -> None:
+        LoopWatchdog(
+            asyncio.get_running_loop(), threading.get_ident(), seconds=0.02, limit=0.02, hopeless=thread.give_up
+        ).start()
+
+    thread.submit(watched()).result(PATIENCE)
+    blocked = thread.submit(blocks())
+    with pytest.raises(SlimeAglError, match=r"test_exits\.py:\d+ in blocks: `ended\.wait\(\)"):
+        blocked.result(PATIENCE)
+    with pytest.raises(SlimeAglError, match="cannot be interrupted there"):
+        thread.submit(asyncio.sleep(0))
+    ended.set()
+    thread.stop()
+
+
+def test_standard_streams_that_an_agent_closed_are_there_again():
+    async def agent(task):
+        sys.stdout = open(os.devnull, "w")
+        sys.stdout.close()
+        return 1.0
+
+    before = sys.stdout
+    try:
+        run_on_a_loop_of_its_own(agent, [{}])
+        assert not sys.stdout.closed
+        print("shown", flush=True)
+    finally:
+        sys.stdout = before

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slime_agl.config import FailureConfig
-from slime_agl.errors import AgentError
+from slime_agl.errors import AgentError, RewardError
 from slime_agl.rollout.brake import Brake
 
 
@@ -88,3 +88,13 @@ def test_the_reason_names_the_boundary_at_which_most_failed(failure, advice) -> 
     message = str(told.value)
     assert "all 8 executions of the last 2 groups failed" in message and failure in message and advice in message
     assert "Boom: no" in message and "Boom: other" not in message
+
+
+def test_a_run_whose_first_group_lacks_only_rewards_is_told_so_at_once_and_a_later_one_is_not_stopped() -> None:
+    lacking = executions(4, "no_reward", "rollout ro-1 has no reward")
+    with pytest.raises(RewardError, match="ro-1 has no reward"):
+        Brake(FailureConfig(), 4, Clock()).failed(lacking)
+    mixed = Brake(FailureConfig(), 4, Clock())
+    mixed.failed([*lacking, *executions(1)])
+    mixed.works()
+    mixed.failed(lacking)

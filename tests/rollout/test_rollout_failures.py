@@ -211,3 +211,18 @@ def test_an_agent_that_fails_otherwise_after_the_end_of_the_context_is_masked(fa
 
     output = run_rollout(stumbles, ["bad"], n_samples=1, agl={"failure": "negative"}, rollout_max_context_len=200)
     assert output.metrics["rollout/agl/failed/agent_error"] == 1
+
+
+def test_an_execution_that_gives_no_reward_is_masked_and_its_group_goes_on(run_rollout):
+    @agl.rollout
+    async def agent(task: Any, llm: Any) -> float | None:
+        TRIES["x"] += 1
+        first = TRIES["x"] == 1
+        async with client(llm) as ai:
+            await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+        return None if first else 1.0
+
+    output = run_rollout(agent, ["a"], n_samples=3)
+    assert sorted(failed(output)) == ["", "", "no_reward"]
+    assert sorted(sample.remove_sample for sample in flat(output.samples)) == [False, False, True]
+    assert output.metrics["rollout/agl/failed/no_reward"] == 1

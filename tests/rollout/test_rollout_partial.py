@@ -195,6 +195,10 @@ def test_parked_groups_of_a_run_that_ends_go_back(fake_sglang, slow_and_fast):
     assert run.source.returned[0][0].metadata == {}
 
 
+def broken_reward(task: Any, execution: Any) -> float:
+    raise ValueError("no grader is here")
+
+
 def test_parked_groups_of_a_step_that_fails_go_back(fake_sglang, steps):
     @agl.rollout
     async def agent(task: Any, llm: Any) -> float | None:
@@ -204,7 +208,10 @@ def test_parked_groups_of_a_step_that_fails_go_back(fake_sglang, steps):
         return 1.0 if task["prompt"] == "fast" else None
 
     fake_sglang.answer_with(lambda request: ANSWER).hold()
-    run = steps(agent, ["slow", "fast"], partial_rollout=True, rollout_batch_size=1, over_sampling_batch_size=2)
+    run = steps(
+        agent, ["slow", "fast"], partial_rollout=True, rollout_batch_size=1, over_sampling_batch_size=2,
+        agl={"reward": f"{__name__}.broken_reward"},
+    )  # fmt: skip
     helper = meanwhile(lambda: (fake_sglang.wait_for_requests(2), fake_sglang.release(1)))
     run(0)
     helper.join()
