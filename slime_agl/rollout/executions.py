@@ -85,7 +85,21 @@ class Executor:
         for entry in entries:
             self._runtime.aborted_tokens += entry.execution.account.sampled + entry.execution.superseded.total()
 
+    def _judged(self, source: Sample, execution: Execution) -> Execution:
+        """The execution with what its reward says of its end: without one it failed, with one a full context is no failure."""
+        if not execution.segments:
+            return execution
+        rewarded = self._rewarder.can_reward(execution, source)
+        if not execution.failure and not rewarded:
+            return dataclasses.replace(execution, failure="no_reward", error=no_reward(execution.rollout_id))
+        if rewarded and cut_by_context(execution):
+            # What it did so far trains, and the Sample that ran out says that it is truncated.
+            counters = execution.counters + Counter(cut_by_context=1)
+            return dataclasses.replace(execution, failure="", counters=counters)
+        return execution
+
     async def _entry(self, source: Sample, execution: Execution, number: int) -> Entry:
+        execution = self._judged(source, execution)
         build = self._builder.build
         if any(turn.media is not None for turn in execution.ledger.turns):
             samples = await asyncio.to_thread(build, source, execution, number)  # images are slow to process
@@ -94,12 +108,6 @@ class Executor:
         if not self._evaluation:
             check_fan_out(self._args, execution, samples)
             warn_of_many_samples(execution, self._runtime)
-        if samples and cut_by_context(execution) and self._rewarder.can_reward(execution, samples[0]):
-            # What it did so far trains, and the Sample that ran out says that it is truncated.
-            counters = execution.counters + Counter(cut_by_context=1)
-            execution = dataclasses.replace(execution, failure="", counters=counters)
-        if samples and not execution.failure and not self._rewarder.can_reward(execution, samples[0]):
-            execution = dataclasses.replace(execution, failure="no_reward", error=no_reward(execution.rollout_id))
         failure = self._runtime.config.failure
         policy = failure.policy(execution.failure) if execution.failure else ""
         if policy in ("mask", "retry") or not samples:

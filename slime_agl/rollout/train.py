@@ -146,8 +146,8 @@ class TrainStep:
     def _keeps(self, run: Run, entries: list[Entry]) -> bool:
         """Whether a finished group stays; a group without a usable execution is replaced, a filtered one too."""
         if not any(entry.usable for entry in entries):
-            self._drop(run, entries, "failed")
             self._brake.failed([entry.execution for entry in entries])
+            self._drop(run, entries, "failed")
             return False
         self._brake.works()
         if self._needs_trained_tokens and not all(_trains(sample) for entry in entries for sample in entry.samples):
