@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,17 @@ from slime_agl.chat.template.encoder import fast_encoder
 from slime_agl.chat.template.images import Vision
 from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of, vocab_size_of
 from slime_agl.chat.template.renderer import Renderer
-from slime_agl.config import Config, FailureConfig
+from slime_agl.config import Config
 from slime_agl.engine.base import Engine, Replay
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError
-from slime_agl.execution import SessionDesk
 from slime_agl.gateway.http.server import Gateway, GatewayParts
-from slime_agl.host import EvalPrompts, RolloutArgs, load_object, load_processor, where
+from slime_agl.host import RolloutArgs, load_object, load_processor, where
+from slime_agl.in_process import InProcess
 from slime_agl.lightning.service import Lightning
 from slime_agl.runtime import Runtime
 
 logger = logging.getLogger(__name__)
-
-MakeDesk = Callable[[Gateway, FailureConfig], SessionDesk]
 
 
 def make_renderer(args: RolloutArgs, tokenizer: Any, *, trust_remote_code: bool = True) -> Renderer:
@@ -49,10 +46,9 @@ def make_renderer(args: RolloutArgs, tokenizer: Any, *, trust_remote_code: bool 
 
 
 def make_runtime(
-    config: Config, args: RolloutArgs, *, engine: Engine | None = None, make_desk: MakeDesk = SessionDesk,
-    trust_remote_code: bool = True,
-) -> Runtime:  # fmt: skip
-    """Assemble a runtime, not started yet. engine: in place of slime's router. make_desk: joins runners and gateway.
+    config: Config, args: RolloutArgs, *, engine: Engine | None = None, trust_remote_code: bool = True
+) -> Runtime:
+    """Assemble a runtime, not started yet. engine: in place of slime's router.
 
     trust_remote_code: whether code of the checkpoint may run, as slime allows it.
 
@@ -96,10 +92,7 @@ def make_runtime(
         model=config.model,
         policy=config.sampling,
     )
-    gateway = Gateway(config.gateway, parts)
-    return Runtime(
-        config, gateway, lightning, make_desk(gateway, config.failure), renderer, EvalPrompts(args, tokenizer)
-    )
+    return InProcess(config=config, renderer=renderer, gateway=Gateway(config.gateway, parts), lightning=lightning)
 
 
 def _replay(args: RolloutArgs) -> Replay:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slime_agl.assemble import current
 from slime_agl.errors import HostError
 from slime_agl.host import RolloutDataSourceWithBuffer, Sample, ensure_reward_post_process
 from slime_agl.host.data_source import state_paths
 from slime_agl.host.held import from_plain, to_plain
 from slime_agl.host.state_file import read_state, remove_parts, write_state
+from slime_agl.outstanding import Outstanding
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
     def __init__(self, args: Any) -> None:
         super().__init__(args)
         self._lock = threading.RLock()
+        self._outstanding = Outstanding()
         self._unsaved: deque[int] = deque(_tidy(getattr(args, "save", None)))
         self._refuse_what_cannot_be_held()
         if ensure_reward_post_process(args):
@@ -62,8 +63,12 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
         with self._lock:
             super().add_samples(samples)
 
-    def step_ended(self, rollout_id: int) -> None:
-        """Write the state after this step; slime_agl's `generate` calls it before it returns a batch."""
+    def step_ended(self, rollout_id: int, outstanding: Outstanding) -> None:
+        """Write the state after this step; slime_agl's `generate` calls it before it returns a batch.
+
+        outstanding: the groups that are on their way, now and until the next step ends.
+        """
+        self._outstanding = outstanding
         directory = getattr(self.args, "save", None)
         if not self.args.rollout_global_dataset or directory is None:
             return
@@ -111,9 +116,8 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
         logger.info("%s: %d groups come again, then row %d", path, len(self.buffer), self.sample_offset)
 
     def _write(self, rollout_id: int) -> None:
-        runtime = current()
         with self._lock:
-            groups = [*(runtime.outstanding.after(rollout_id) if runtime else ()), *self.buffer]
+            groups = [*self._outstanding.after(rollout_id), *self.buffer]
             state = {name: to_plain(getattr(self, name), f"data_source.{name}") for name in _POSITION}
             state["groups"] = [[_plain(sample) for sample in group] for group in groups]
             write_state(_path(self.args.save, rollout_id), state)

@@ -1,16 +1,15 @@
-"""What is run, what came of it, and the desk where attempts open and leave their sessions."""
+"""What is run, and what came of it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from slime_agl.config import FailureConfig
 from slime_agl.credit.emitted import Emitted, Reward
-from slime_agl.gateway.http.server import Gateway
-from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
+from slime_agl.gateway.sessions.session import SealedSession
+from slime_agl.lightning.outcome import RolloutOutcome
 from slime_agl.record.run import Try
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Account, Segment, account, segments
@@ -18,15 +17,19 @@ from slime_agl.trace.segments import Account, Segment, account, segments
 Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call", "no_reward"]
 
 
-def nothing() -> None:
-    """For whoever need not be told."""
+class Watcher(Protocol):
+    """Whoever has to know when agents begin."""
+
+    def begin(self, step: int) -> None:
+        """An attempt has its slot, and its agent runs next. step: the latest one that has begun."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One execution to be: the agent's task, and what its turns may do and must bring (see SessionSpec).
 
-    began: called whenever an attempt gets its place, before its agent runs.
+    max_attempts: at most so many tries, when the configuration allows more. watcher: told of each try.
     """
 
     task: Any
@@ -36,10 +39,11 @@ class Job:
     response_limit: int | None
     context_limit: int | None = None
     experts_width: int | None = None
-    began: Callable[[], None] = nothing
+    max_attempts: int | None = None
+    watcher: Watcher | None = None
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class Execution:
     """A finished run of the agent, as reward functions get it.
 
@@ -78,51 +82,20 @@ class Execution:
         return sum(turn.engine_seconds for turn in self.ledger.turns)
 
 
-class SessionDesk:
-    """Joins runners and gateway: opens an attempt's session before its agent runs, seals it after."""
+def finish(job: Job, outcome: RolloutOutcome) -> Execution:
+    """Turn what the runners know of an execution, and the sessions that its attempts left, into one value.
 
-    def __init__(self, gateway: Gateway, failure: FailureConfig) -> None:
-        self._gateway, self._policies = gateway, failure
-        self._jobs: dict[str, Job] = {}
-        self._sealed: dict[str, list[SealedSession]] = {}
-
-    def expect(self, rollout_id: str, job: Job) -> None:
-        """Attempts of this rollout will come, and may do what the job says."""
-        self._jobs[rollout_id] = job
-
-    async def open(self, rollout_id: str, attempt_id: str) -> str:
-        job = self._jobs[rollout_id]
-        job.began()
-        spec = SessionSpec(
-            rollout_id, attempt_id, job.session_key, job.sampling, job.response_limit, job.context_limit,
-            job.experts_width, lane=job.mode,
-        )  # fmt: skip
-        return await self._gateway.open(spec)
-
-    async def seal(self, rollout_id: str, attempt_id: str) -> None:
-        self._sealed.setdefault(rollout_id, []).append(await self._gateway.seal(rollout_id, attempt_id))
-
-    def may_retry(self, rollout_id: str, attempt_id: str, status: str) -> bool:
-        """Whether the policy for the way in which the attempt failed, if it did, is to try again."""
-        last = self._sealed[rollout_id][-1]
-        failure = failure_of(status, bool(segments(last.ledger)), last.engine_errors)
-        return self._policies.policy(failure) == "retry"
-
-    def take(self, rollout_id: str) -> list[SealedSession]:
-        """The sealed sessions of a rollout, one an attempt, in order. No more attempts are expected."""
-        self._jobs.pop(rollout_id, None)
-        return self._sealed.pop(rollout_id, [])
-
-
-def finish(job: Job, outcome: Any, sealed: list[SealedSession]) -> Execution:
-    """Turn what runners and gateway know of an execution into one value."""
+    Raises:
+        InvariantError: a token invariant broke in one of the sessions.
+    """
     final = outcome.final
+    sealed: list[SealedSession] = [attempt.sealed for attempt in outcome.attempts]
     refuse_broken(sealed)
     last = sealed[-1]
     parts = segments(last.ledger)
     superseded: Counter[str] = Counter()
     for session in sealed[:-1]:
-        superseded["superseded_attempt"] += sum(turn.output_length for turn in session.ledger.turns)
+        superseded["superseded_attempt"] += sampled_tokens(session.ledger)
     return Execution(
         rollout_id=outcome.rollout_id,
         attempt_id=final.attempt_id,
@@ -148,7 +121,11 @@ def finish(job: Job, outcome: Any, sealed: list[SealedSession]) -> Execution:
     )
 
 
-def refuse_broken(sealed: list[SealedSession]) -> None:
+def sampled_tokens(ledger: Ledger) -> int:
+    return sum(turn.output_length for turn in ledger.turns)
+
+
+def refuse_broken(sealed: Sequence[SealedSession]) -> None:
     """Raise the InvariantError that broke one of the sessions, if one did."""
     for session in sealed:
         if session.broken is not None:

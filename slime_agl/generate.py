@@ -11,10 +11,9 @@ from slime_agl.config import Config
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs, Sample, current_step, is_aborting
 from slime_agl.rollout.executions import Entry, Limits, ended
-from slime_agl.rollout.one_by_one import OneByOne
+from slime_agl.rollout.lasting import Lasting
 from slime_agl.rollout.refusals import check_supported
 from slime_agl.rollout.support import forks
-from slime_agl.runtime import Runtime
 
 ABORT_POLL_SECONDS = 0.5
 
@@ -43,23 +42,17 @@ async def generate(
     limits = Limits(
         sampling_params.get("max_new_tokens"), read.eval_max_context_len if evaluation else read.rollout_max_context_len
     )
-    work = _execute(runtime, read, sample, sampling_params, limits, evaluation)
+    lasting = Lasting.of(runtime, read)
+    work = lasting.one_by_one.run(read, current_step(), sample, sampling_params, limits, evaluation=evaluation)
     entry = await asyncio.wrap_future(runtime.submit(_unless_aborted(args, work)))
     if entry is None:
         sample.status = Sample.Status.ABORTED
         return sample
     if not entry.usable:
-        runtime.warn_once(f"an execution failed ({entry.execution.failure}):\n{entry.execution.error}")
+        lasting.register.warn_once(f"an execution failed ({entry.execution.failure}):\n{entry.execution.error}")
     if evaluation:
         return entry.samples[0]
     return _returned(config, entry)
-
-
-async def _execute(
-    runtime: Runtime, args: RolloutArgs, sample: Sample, sampling: dict[str, Any], limits: Limits, evaluation: bool
-) -> Entry:
-    steps = runtime.keep(OneByOne, lambda: OneByOne(runtime))
-    return await steps.run(args, current_step(), sample, sampling, limits, evaluation=evaluation)
 
 
 async def _unless_aborted(args: Any, work: Coroutine[Any, Any, Entry]) -> Entry | None:

@@ -28,12 +28,19 @@ class LoopThread:
     asyncio ends a loop when a task or callback raises SystemExit or KeyboardInterrupt, or somebody calls `stop` on it.
     This one is entered again, since it is shared by many. If its thread dies nevertheless, whoever waits is told.
 
-    exited: told on the loop's thread, between two rounds of the loop, what ended it.
+    loop: asyncio's own kind when none is given. exited: told on the loop's thread, between two rounds of the loop, what
+    ended it; it is logged when nobody is.
     """
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, *, exited: Callable[[Exit], None]) -> None:
-        self.loop = loop
-        self._name, self._exited = name, exited
+    def __init__(
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        exited: Callable[[Exit], None] | None = None,
+    ) -> None:
+        self.loop = loop or asyncio.new_event_loop()
+        self._name, self._exited = name, exited or self._log
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._lock = threading.Lock()
         self._waited_for: set[Future[Any]] = set()
@@ -46,6 +53,15 @@ class LoopThread:
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller runs on this thread, and would wait for itself."""
+        return threading.current_thread() is self._thread
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it, from any other thread. Raises as `submit`, and what it raises."""
+        return self.submit(coroutine).result()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop, from any thread.
@@ -84,6 +100,12 @@ class LoopThread:
             # What broke it down is what its end needs too.
             logger.debug("the loop of the thread %s cannot be closed", self._name, exc_info=error)
         return True
+
+    def _log(self, error: Exit) -> None:
+        logger.error(
+            "%s was raised on the event loop of the thread %s, which goes on", type(error).__name__, self._name,
+            exc_info=error,
+        )  # fmt: skip
 
     def _answered(self, future: Future[Any]) -> None:
         with self._lock:

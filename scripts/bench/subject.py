@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -33,6 +32,7 @@ from slime_agl.engine.router import RouterEngine
 from slime_agl.gateway import garbage
 from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.gateway.sessions.session import SessionSpec
+from slime_agl.loops import LoopThread
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import Turn
 
@@ -85,9 +85,9 @@ class Served:
     """A bare aiohttp server with one handler, on a thread with uvloop, as ours is."""
 
     def __init__(self, make: Callable[[aiohttp.ClientSession], Callable[[web.Request], Awaitable[Any]]]) -> None:
-        self._loop = uvloop.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self.url = asyncio.run_coroutine_threadsafe(self._start(make), self._loop).result()
+        self._thread = LoopThread("bench-server", uvloop.new_event_loop())
+        self._thread.start()
+        self.url = self._thread.run(self._start(make))
 
     async def _start(self, make: Callable[..., Any]) -> str:
         client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))

@@ -48,7 +48,7 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
         done: list[Any] = []
         for _ in range(2):
             drive.step(trial.who)
-            done += runtime.latest_step.finished if (runtime := current()) else []
+            done += runtime.last_finished() if (runtime := current()) else []
         _check_ends(drive, trial, folder, done)
         outcome = drive.close(trial.who, [record], threads=sum(HOSTILE[kind].threads for kind in kinds))
     outcome.faults.update(kinds)

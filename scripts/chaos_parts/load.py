@@ -18,8 +18,9 @@ import httpx
 from chaos_parts.book import Book, Plain
 from chaos_parts.outcome import Outcome
 from slime_agl.assemble import current
-from slime_agl.host import Sample
+from slime_agl.host import RolloutArgs, Sample
 from slime_agl.rollout import generate, shutdown
+from slime_agl.rollout.lasting import Lasting
 from slime_agl.testing import ListDataSource, importable, make_args
 
 import agentlightning as agl  # isort: skip
@@ -157,7 +158,8 @@ class Drive:
         threads: how many an agent left that nothing can end.
         """
         runtime = current()
-        waiting = [group[0].group_index for group in runtime.outstanding.after(EVER)] if runtime else []
+        held = Lasting.of(runtime, RolloutArgs.read(self.args)).outstanding.after(EVER) if runtime else []
+        waiting = [group[0].group_index for group in held]
         self._count_prompts(who, waiting)
         self._check_tokens(who, records)
         shutdown()

@@ -116,8 +116,8 @@ FAULTS: dict[str, Fault] = {
         BELONGS + "test_samples_keep_the_group_and_the_number_of_the_sample_they_were_made_for",
     ),
     "evaluation goes into training": Fault(
-        "slime_agl/rollout/entry.py", "            return await evaluate(read, executor, runtime.eval_prompts, books, brake)\n",
-        "            out = await evaluate(read, executor, runtime.eval_prompts, books, brake)\n"
+        "slime_agl/rollout/entry.py", "            return await evaluate(read, executor, lasting.eval_prompts, books, lasting.brake)\n",
+        "            out = await evaluate(read, executor, lasting.eval_prompts, books, lasting.brake)\n"
         '            held = [[s] * read.n_samples_per_prompt for d in out.data.values() for s in d["samples"]]\n'
         "            data_source.add_samples(held)\n"
         "            return out\n",

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from slime_agl.lightning._agl import AttemptedRollout
 from slime_agl.lightning.clock import WorkingClock
@@ -26,19 +26,23 @@ from slime_agl.lightning.view import StoreView
 CANCEL_GRACE_SECONDS = 5.0
 
 
-class SessionPort(Protocol):
-    """The place where an attempt's model calls arrive."""
+class AttemptPort(Protocol):
+    """Where the model calls of one rollout's attempts arrive; one attempt at a time."""
+
+    def began(self) -> None:
+        """An attempt has its slot, and is opened next."""
+        ...
 
     async def open(self, rollout_id: str, attempt_id: str) -> str:
         """Admit the attempt's calls from now on; returns the API key they must carry."""
         ...
 
-    async def seal(self, rollout_id: str, attempt_id: str) -> None:
-        """Refuse the attempt's calls from now on. Called once, however the attempt ends."""
+    async def seal(self, rollout_id: str, attempt_id: str) -> Any:
+        """Refuse the attempt's calls from now on; returns what it leaves. Called once, however the attempt ends."""
         ...
 
-    def may_retry(self, rollout_id: str, attempt_id: str, status: str) -> bool:
-        """Whether another attempt may follow one that was sealed and ended as `status`, if its rollout has any left."""
+    def may_retry(self, sealed: Any, status: str) -> bool:
+        """Whether another attempt may follow one that left `sealed` and ended as `status`, if its rollout has any left."""
         ...
 
 
@@ -73,7 +77,7 @@ class AttemptRun:
         *,
         store: ReleasingStore,
         tracer: RoutingTracer,
-        session: SessionPort,
+        port: AttemptPort,
         timeout_seconds: float | None,
         clock: WorkingClock,
         stop: asyncio.Future[None],
@@ -84,26 +88,28 @@ class AttemptRun:
         self._ids = (attempted.rollout_id, attempted.attempt.attempt_id)
         self._store = store
         self._tracer = tracer
-        self._session = session
+        self._port = port
         self._timeout = timeout_seconds
         self._clock = clock
         self._stop = stop
         self._owner = owner
         self._processes = processes
+        self._sealed: Any = None
         self.left_behind: asyncio.Task[Ended] | None = None
         self.leaked_tasks = 0
 
     async def run(self, slot: Slot) -> AttemptOutcome:
         """Run to the end; the store knows the status and holds all spans when this returns.
 
-        An agent's error is part of the outcome. What is raised is the session's or the store's own.
+        An agent's error is part of the outcome. What is raised is the port's or the store's own.
         """
         started = time.time()
         buffer = SpanBuffer(*self._ids, self._store, trace_id=secrets.token_hex(16))
         self._tracer.attach(buffer)
         try:
             await self._store.update_attempt(*self._ids, status="running")
-            api_key = await self._session.open(*self._ids)
+            self._port.began()
+            api_key = await self._port.open(*self._ids)
             view = StoreView(self._store, buffer, self._attempted, api_key=api_key)
             task = asyncio.create_task(self._step(slot, view), name=f"agent-{self._ids[0]}")
             ended = await self._supervise(task, slot)
@@ -120,7 +126,16 @@ class AttemptRun:
             ended, rewards = Ended.by(error) if ended.status == SUCCEEDED else ended, ()
         await self._report(ended)
         return AttemptOutcome(
-            *self._ids, ended.status, ended.error, ended.error_type, rewards, spans, started, time.time()
+            rollout_id=self._ids[0],
+            attempt_id=self._ids[1],
+            status=ended.status,
+            error=ended.error,
+            error_type=ended.error_type,
+            rewards=rewards,
+            spans=spans,
+            started=started,
+            ended=time.time(),
+            sealed=self._sealed,
         )
 
     async def _step(self, slot: Slot, view: StoreView) -> Ended:
@@ -147,7 +162,7 @@ class AttemptRun:
             ended = Ended(FAILED, *struck.result()) if struck.done() else _verdict(task) if task.done() else None
             struck.cancel()
             try:
-                await self._session.seal(*self._ids)
+                self._sealed = await self._port.seal(*self._ids)
             finally:
                 task.cancel()
         await self._wind_up(task, slot)
@@ -182,7 +197,7 @@ class AttemptRun:
             await self._store.cancel_attempt(*self._ids)
             return
         status = ended.status
-        if self._session.may_retry(*self._ids, status):
+        if self._port.may_retry(self._sealed, status):
             # The store queues failed attempts again, and an agent can end well without what it was to do.
             status = TIMEOUT if status == TIMEOUT else FAILED
         elif status != SUCCEEDED:

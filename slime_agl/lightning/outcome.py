@@ -12,7 +12,7 @@ SUCCEEDED, FAILED, TIMEOUT, CANCELLED = "succeeded", "failed", "timeout", "cance
 STATUSES = (SUCCEEDED, FAILED, TIMEOUT, CANCELLED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
     """One try at a rollout.
 
@@ -21,6 +21,7 @@ class AttemptOutcome:
     rewards: what the agent emitted or returned, in order.
     spans: the attempt's spans in the order of their sequence_id.
     started, ended: seconds since the epoch.
+    sealed: what the port returned when it sealed the attempt's session.
     """
 
     rollout_id: str
@@ -32,6 +33,7 @@ class AttemptOutcome:
     spans: tuple[Any, ...]
     started: float
     ended: float
+    sealed: Any = None
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning._agl import AttemptedRollout, RolloutConfig
 from slime_agl.lightning.agents import Agents
-from slime_agl.lightning.attempts import AttemptRun, SessionPort
+from slime_agl.lightning.attempts import AttemptPort, AttemptRun
 from slime_agl.lightning.clock import WorkingClock
 from slime_agl.lightning.exits import Exits
 from slime_agl.lightning.failures import FailureLog, UpstreamLogs
@@ -38,9 +38,8 @@ class _Lane:
 class _Job:
     """A rollout that somebody waits for. `stop` is there while an attempt of it runs; `ending` forbids another."""
 
-    def __init__(self, rollout_id: str, lane: _Lane) -> None:
-        self.rollout_id = rollout_id
-        self.lane = lane
+    def __init__(self, rollout_id: str, lane: _Lane, port: AttemptPort) -> None:
+        self.rollout_id, self.lane, self.port = rollout_id, lane, port
         self.attempts: list[AttemptOutcome] = []
         self.stop: asyncio.Future[None] | None = None
         self.ending = False
@@ -72,7 +71,6 @@ class RunnerPool:
         max_concurrency: int,
         timeout_seconds: float | None,
         max_attempts: int,
-        session: SessionPort,
         end_processes: bool = True,
         hopeless: Callable[[str], None] = lambda reason: None,
     ) -> None:
@@ -80,13 +78,13 @@ class RunnerPool:
         self._tracer = tracer
         self._timeout = timeout_seconds
         self._max_attempts = max_attempts
-        self._session = session
         slots, self._alone = Slots(agents, mode, tracer), asyncio.Lock() if agents.uncopyable else None
         count = 1 if agents.uncopyable else max_concurrency
         self._lanes = {"train": _Lane(slots.slots(1, count)), "val": _Lane(slots.slots(count + 1, count))}
         self._holder: _Lane | None = None
         self._owners: dict[Name, Owner] = {}
         self._jobs: dict[str, _Job] = {}
+        self._ended: list[str] = []
         self._serving: set[asyncio.Task[None]] = set()
         self._left_behind: set[asyncio.Task[Any]] = set()
         self._failures = FailureLog()
@@ -136,19 +134,20 @@ class RunnerPool:
         *,
         mode: Literal["train", "val"],
         resources_id: str,
+        port: AttemptPort,
         metadata: Mapping[str, Any] | None = None,
-        enqueued: Callable[[str], None] | None = None,
+        max_attempts: int | None = None,
     ) -> RolloutOutcome:
         """Run the agent on a task until it succeeds or its attempts are used up.
 
-        enqueued: told the rollout id before anything runs, for callers that may cancel.
+        port: where the calls of its attempts arrive. max_attempts: at most so many tries, when the pool allows more.
 
         Cancelling seals and ends the attempt, and the rollout's status becomes 'cancelled'.
 
         Raises:
             ConfigError: the rollout would wait for an agent that a paused one holds.
             SlimeAglError: the pool is not open, or closed while the rollout waited in the queue.
-            Exception: what the session or the store raised; never what the agent raised.
+            Exception: what the port or the store raised; never what the agent raised.
         """
         if not self._open:
             raise SlimeAglError("the runner pool is closed; start it before running rollouts")
@@ -157,13 +156,12 @@ class RunnerPool:
                 "an execution that was parked with the end of its step holds the only agent, since it cannot be copied; "
                 "name the agent's class as agl.agent, or a factory without parameters, or leave --partial-rollout out"
             )
-        config = RolloutConfig(max_attempts=self._max_attempts, retry_condition=[FAILED, TIMEOUT])
+        tries = min(self._max_attempts, max_attempts or self._max_attempts)
+        config = RolloutConfig(max_attempts=tries, retry_condition=[FAILED, TIMEOUT])
         rollout = await self._store.enqueue_rollout(
             task, mode=mode, resources_id=resources_id, config=config, metadata=dict(metadata or {})
         )
-        job = self._jobs[rollout.rollout_id] = _Job(rollout.rollout_id, self._lanes[mode])
-        if enqueued is not None:
-            enqueued(rollout.rollout_id)
+        job = self._jobs[rollout.rollout_id] = _Job(rollout.rollout_id, self._lanes[mode], port)
         self._serve_later(job)
         try:
             return await asyncio.shield(job.done)
@@ -172,6 +170,12 @@ class RunnerPool:
             raise
         finally:
             self._jobs.pop(rollout.rollout_id, None)
+            self._ended.append(rollout.rollout_id)
+
+    def take_ended(self) -> list[str]:
+        """Rollouts that have ended since the last call, cancelled ones included: the store holds them until released."""
+        ended, self._ended = self._ended, []
+        return ended
 
     async def _stop(self, job: _Job) -> None:
         """End a job, whether it waits or runs; returns when it is quiet."""
@@ -239,7 +243,7 @@ class RunnerPool:
             job.done.cancel()
             raise
         except Exception as error:
-            # Not the agent's: the session's or the store's. It belongs to whoever asked for the rollout.
+            # Not the agent's: the port's or the store's. It belongs to whoever asked for the rollout.
             job.done.set_exception(error)
             await self._store.cancel_attempt(job.rollout_id, attempted.attempt.attempt_id)
             return
@@ -261,7 +265,7 @@ class RunnerPool:
             attempted,
             store=self._store,
             tracer=self._tracer,
-            session=self._session,
+            port=job.port,
             timeout_seconds=self._timeout,
             clock=job.lane.clock,
             stop=job.stop,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning._agl import LLM, PromptTemplate, ProxyLLM
 from slime_agl.lightning.agents import load_agents
-from slime_agl.lightning.attempts import SessionPort
+from slime_agl.lightning.attempts import AttemptPort
 from slime_agl.lightning.exits import SharedLoop
 from slime_agl.lightning.outcome import STATUSES, RolloutOutcome
 from slime_agl.lightning.runners import RunnerPool
@@ -79,14 +79,14 @@ class Lightning:
         """An event loop to start this on, which no agent can stop."""
         return SharedLoop()
 
-    async def start(self, session: SessionPort, *, hopeless: Callable[[str], None] = lambda reason: None) -> None:
+    async def start(self, *, hopeless: Callable[[str], None] = lambda reason: None) -> None:
         """Make the store and the pool. hopeless: told, from another thread, why this event loop will not run again.
 
         Raises:
             ConfigError: see RunnerPool; or the dashboard's port is taken.
         """
         store = ReleasingStore()
-        pool = RunnerPool(self._agents, store, self._tracer, session=session, hopeless=hopeless, **self._limits)
+        pool = RunnerPool(self._agents, store, self._tracer, hopeless=hopeless, **self._limits)
         await pool.start()
         self.store, self._pool = store, pool
         if self._dashboard_port is not None:
@@ -149,8 +149,9 @@ class Lightning:
         *,
         mode: Literal["train", "val"],
         resources_id: str,
+        port: AttemptPort,
         metadata: Mapping[str, Any] | None = None,
-        enqueued: Callable[[str], None] | None = None,
+        max_attempts: int | None = None,
     ) -> RolloutOutcome:
         """Run one rollout; see RunnerPool.run.
 
@@ -165,7 +166,9 @@ class Lightning:
             )
         self._uses[resources_id] += 1
         try:
-            return await pool.run(task, mode=mode, resources_id=resources_id, metadata=metadata, enqueued=enqueued)
+            return await pool.run(
+                task, mode=mode, resources_id=resources_id, port=port, metadata=metadata, max_attempts=max_attempts
+            )
         finally:
             self._uses[resources_id] -= 1
             await self._retire(resources_id)
@@ -180,6 +183,10 @@ class Lightning:
             partial(turn_span, turn, ledger, tokens=self._tokens, trace_id=buffer.trace_id)
         ):
             self._tracer.dropped += 1
+
+    def take_ended(self) -> list[str]:
+        """Rollouts that have ended since the last call, cancelled ones included; `release` is to follow some time."""
+        return self._started(self._pool).take_ended()
 
     async def release(self, rollout_ids: Iterable[str]) -> None:
         """Forget finished rollouts, with their attempts and spans. Outcomes already handed out stay whole."""
@@ -215,5 +222,5 @@ class Lightning:
 
     def _started(self, part: Any) -> Any:
         if part is None:
-            raise SlimeAglError("Lightning is not started; call start with the session port first")
+            raise SlimeAglError("Lightning is not started; call start first")
         return part

@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from slime_agl.assemble import make_runtime
 from slime_agl.config import Config
 from slime_agl.engine.base import EngineInfo
 from slime_agl.errors import ConfigError, RewardError
-from slime_agl.execution import Execution, SessionDesk
+from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample, default_args, has_reward_option
 from slime_agl.local.engine.smollm2 import NAME, resolve_model
 from slime_agl.record.blot import BLOTTED_ID, MARK, needed_by_a_rerun
@@ -24,13 +23,11 @@ from slime_agl.record.run import Record, RecordedExecution, texts_of
 from slime_agl.rerun.divergence import Divergence, ended_early, unrecorded
 from slime_agl.rerun.engine import RecordedEngine
 from slime_agl.rerun.outcome import REFUSED, Outcome
-from slime_agl.reward import load_reward_function
-from slime_agl.rollout.executions import Executor, Limits
+from slime_agl.rollout.executions import Limits
 from slime_agl.rollout.recorder import ARGUMENTS
-from slime_agl.rollout.rewards import Rewarder
-from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.tasks import TaskBuilder, task_builder
-from slime_agl.runtime import Step
+from slime_agl.rollout.register import Register
+from slime_agl.rollout.tasks import TaskBuilder
+from slime_agl.rollout.workshop import Workshop
 
 # The record says how long each answer was; no other limit of a turn counts.
 LONGEST_TURN = 1 << 24
@@ -57,20 +54,14 @@ class Instead:
     trust: bool = False
 
 
-class _Desk(SessionDesk):
-    """Tells the engine of each attempt. None follows the last recorded one."""
+class _Attempts:
+    """Tells the engine of each attempt, before its agent runs."""
 
-    def __init__(self, engine: RecordedEngine, *rest: Any) -> None:
-        super().__init__(*rest)
+    def __init__(self, engine: RecordedEngine) -> None:
         self._engine = engine
 
-    async def open(self, rollout_id: str, attempt_id: str) -> str:
+    def begin(self, step: int) -> None:
         self._engine.next_attempt()
-        return await super().open(rollout_id, attempt_id)
-
-    def may_retry(self, rollout_id: str, attempt_id: str, status: str) -> bool:
-        more = self._engine.attempts < len(self._engine.scripts)
-        return more and super().may_retry(rollout_id, attempt_id, status)
 
 
 def rerun(pairs: Sequence[Pair], instead: Instead, tell: Callable[[str], None]) -> Iterator[Outcome]:
@@ -100,13 +91,15 @@ class Rerunner:
         self._made_of = _settings(record)
         self._args = _arguments(record, instead)
         self._config = Config.read(self._args.agl)
-        self._rewarder = Rewarder(self._args, load_reward_function(self._config.reward), self._config.credit)
+        self._workshop, self._register = Workshop(self._config, self._args), Register()
         info = EngineInfo(str(self._args.hf_checkpoint), record.header.get("context_length"))
         self._engine = RecordedEngine(info)
         self._runtime = make_runtime(
-            self._config, self._args, engine=self._engine, make_desk=partial(_Desk, self._engine),
+            self._config,
+            self._args,
+            engine=self._engine,
             trust_remote_code=instead.trust or instead.model is not None,
-        )  # fmt: skip
+        )
         self._runtime.start()
         try:
             self._check_tokenizer(record)
@@ -148,22 +141,26 @@ class Rerunner:
             blotted=needed_by_a_rerun(recorded.blotted),
         )
 
-    async def _run(
-        self, record: Record, recorded: RecordedExecution
-    ) -> tuple[Execution, tuple[Any, ...] | None, str]:  # fmt: skip
+    async def _run(self, record: Record, recorded: RecordedExecution) -> tuple[Execution, tuple[Any, ...] | None, str]:
         """The execution, the rewards of its Samples if they are known, and the reward function's traceback if it broke."""
         args, evaluation = self._args, record.header.get("name") == "eval"
-        step = await self._runtime.begin_step(record.header["step"], args.rollout_temperature, args.rollout_top_p)
-        executor = self._executor(step, recorded, evaluation=evaluation)
+        step = record.header["step"]
+        await self._runtime.begin_step(step, args.rollout_temperature, args.rollout_top_p)
+        executor = self._workshop.executor(
+            self._runtime, self._register, step, evaluation=evaluation, bare=True, tasks=self._tasks(recorded),
+            max_attempts=len(self._engine.scripts), watcher=_Attempts(self._engine),
+        )  # fmt: skip
         limits = Limits(LONGEST_TURN, args.eval_max_context_len if evaluation else args.rollout_max_context_len)
+        source = _source(recorded)
+        execution = await executor.execute(source, self._sampling(recorded), limits, session_key="rerun")
         try:
-            entry = await executor.run(_source(recorded), self._sampling(recorded), limits)
+            entry = await executor.entry(source, execution)
         except RewardError as error:
-            return step.finished[-1], None, _told(error.__cause__ or error)
+            return execution, None, _told(error.__cause__ or error)
         if (args.group_rm and not evaluation) or self._slimes_loop_pays(recorded, entry.samples[0]):
             return entry.execution, None, ""
         try:
-            await self._rewarder.score(entry.samples, evaluation=evaluation)
+            await self._workshop.rewarder.score(entry.samples, evaluation=evaluation)
         except Exception as error:
             # slime's reward options are the user's code: what it raises is what came of the rerun.
             return entry.execution, None, _told(error)
@@ -174,17 +171,10 @@ class Rerunner:
         unknown = sample.reward is None and all(one.reward is None for one in recorded.samples)
         return unknown and not has_reward_option(self._args.raw, sample)
 
-    def _executor(self, step: Step, recorded: RecordedExecution, *, evaluation: bool) -> Executor:
-        return Executor(
-            self._runtime, self._args, step, mode="val" if evaluation else "train",
-            tasks=self._tasks(recorded), builder=SampleBuilder(self._args, self._runtime.renderer),
-            rewarder=self._rewarder, bare=True,
-        )  # fmt: skip
-
-    def _tasks(self, recorded: RecordedExecution) -> TaskBuilder:
+    def _tasks(self, recorded: RecordedExecution) -> TaskBuilder | None:
         """The recorded task; made anew by the user's own function, whose tasks need not be plain data."""
         if isinstance(self._config.task, str) and recorded.row is not None:
-            return task_builder(self._config.task)
+            return None
         return lambda _: recorded.task
 
     def _sampling(self, recorded: RecordedExecution) -> dict[str, Any]:

@@ -8,22 +8,18 @@ from typing import Any
 from slime_agl.assemble import live_runtime, shutdown
 from slime_agl.config import Config
 from slime_agl.host import RolloutArgs, RolloutFnEvalOutput, RolloutFnTrainOutput
-from slime_agl.reward import load_reward_function
 from slime_agl.rollout.admission import Admission, Ahead, Batchwise
 from slime_agl.rollout.books import Books
-from slime_agl.rollout.brake import Brake
 from slime_agl.rollout.ending import Ending, GoOn, Park, PutBack
 from slime_agl.rollout.evaluate import evaluate
-from slime_agl.rollout.executions import Executor
+from slime_agl.rollout.lasting import Lasting
 from slime_agl.rollout.pool import Pool
 from slime_agl.rollout.recorder import Recorder
 from slime_agl.rollout.refusals import check_supported
-from slime_agl.rollout.rewards import Rewarder
-from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.rollout.support import check_generate_functions, warn
 from slime_agl.rollout.tally import Tally
-from slime_agl.rollout.tasks import task_builder
 from slime_agl.rollout.train import TrainStep
+from slime_agl.rollout.workshop import Workshop
 from slime_agl.runtime import Runtime
 
 __all__ = ["generate", "shutdown"]
@@ -50,33 +46,35 @@ def generate(
     config = Config.read(getattr(args, "agl", None))
     read = RolloutArgs.read(args)
     check_supported(read, config)
-    tasks, reward = task_builder(config.task), load_reward_function(config.reward)
+    workshop = Workshop(config, read)
     runtime = live_runtime(config, read)
-    check_generate_functions(read, runtime, evaluation=evaluation)
+    lasting = Lasting.of(runtime, read)
+    check_generate_functions(read, lasting.register, evaluation=evaluation)
     recorder = Recorder(runtime, read, "eval" if evaluation else "step", rollout_id)
     books = Books(Tally("eval" if evaluation else "rollout"), recorder)
-    rewarder = Rewarder(read, reward, config.credit)
 
     async def step() -> RolloutFnTrainOutput | RolloutFnEvalOutput:
-        begun = await runtime.begin_step(rollout_id, read.rollout_temperature, read.rollout_top_p)
-        executor = Executor(
-            runtime, read, begun, mode="val" if evaluation else "train", tasks=tasks,
-            builder=SampleBuilder(read, runtime.renderer), rewarder=rewarder,
-        )  # fmt: skip
-        brake = runtime.keep(Brake, lambda: Brake(config.failure, read.rollout_batch_size))
+        await runtime.begin_step(rollout_id, read.rollout_temperature, read.rollout_top_p)
+        executor = workshop.executor(runtime, lasting.register, rollout_id, evaluation=evaluation)
         if evaluation:
-            return await evaluate(read, executor, runtime.eval_prompts, books, brake)
-        warn(read, runtime)
-        pool = runtime.keep(Pool, lambda: Pool(runtime.outstanding))
+            return await evaluate(read, executor, lasting.eval_prompts, books, lasting.brake)
+        warn(read, lasting.register)
         train = TrainStep(
-            read, rollout_id, runtime, executor, rewarder, books, pool=pool, data_source=data_source,
-            admission=_admission(config, read, rollout_id), ending=_ending(config, read, runtime, pool), brake=brake,
-        )  # fmt: skip
+            args=read,
+            number=rollout_id,
+            runtime=runtime,
+            executor=executor,
+            lasting=lasting,
+            books=books,
+            data_source=data_source,
+            admission=_admission(config, read, rollout_id),
+            ending=_ending(config, read, runtime, lasting.pool),
+        )
         return await train.run()
 
     output = _closing(runtime, step, recorder)
     if not evaluation and hasattr(data_source, "step_ended"):
-        data_source.step_ended(rollout_id)
+        data_source.step_ended(rollout_id, lasting.outstanding)
     return output
 
 

@@ -6,20 +6,22 @@ import asyncio
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from slime_agl.config import FailureConfig
 from slime_agl.errors import InvariantError
-from slime_agl.execution import Execution, Job, nothing
+from slime_agl.execution import Execution, Job, Watcher
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, OVERFLOW_WORDS
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
+from slime_agl.rollout.register import Register
 from slime_agl.rollout.replay import require_replay
 from slime_agl.rollout.rewards import Rewarder, no_reward
 from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.rollout.support import check_fan_out, warn_of_many_samples
 from slime_agl.rollout.tasks import TaskBuilder
-from slime_agl.runtime import Runtime, Step
+from slime_agl.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,53 +45,65 @@ class Entry:
     off_policy: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
     """Runs executions of one step and mode. Parts come in; nothing here is global.
 
-    bare: leave slime's sample hooks and reward options to the caller.
+    bare: leave slime's sample hooks and reward options to the caller. max_attempts, watcher: see Job.
     """
 
-    def __init__(
-        self, runtime: Runtime, args: RolloutArgs, step: Step, *, mode: Literal["train", "val"], tasks: TaskBuilder,
-        builder: SampleBuilder, rewarder: Rewarder, bare: bool = False,
-    ) -> None:  # fmt: skip
-        self._runtime, self._args, self._step, self._mode = runtime, args, step, mode
-        self._tasks, self._builder, self._rewarder, self._bare = tasks, builder, rewarder, bare
+    runtime: Runtime
+    register: Register
+    args: RolloutArgs
+    failure: FailureConfig
+    step: int
+    mode: Literal["train", "val"]
+    tasks: TaskBuilder
+    builder: SampleBuilder
+    rewarder: Rewarder
+    bare: bool = False
+    max_attempts: int | None = None
+    watcher: Watcher | None = None
 
     @property
     def _evaluation(self) -> bool:
-        return self._mode == "val"
+        return self.mode == "val"
 
-    async def run(
-        self, source: Sample, sampling: Mapping[str, Any], limits: Limits, *, began: Callable[[], None] = nothing
-    ) -> Entry:
-        """Run the agent on one Sample. A failed execution is data: it comes back as a masked placeholder.
+    def watched_by(self, watcher: Watcher) -> Executor:
+        """The same with another watcher."""
+        return dataclasses.replace(self, watcher=watcher)
 
-        began: called when the agent's turn has come, before it runs.
-        """
+    async def run(self, source: Sample, sampling: Mapping[str, Any], limits: Limits) -> Entry:
+        """Run the agent on one Sample. A failed execution is data: it comes back as a masked placeholder."""
         session_key = source.session_id or str(uuid.uuid4())
-        task = self._tasks(source)
-        width = None if self._evaluation else self._args.experts_width
-        job = Job(task, self._mode, session_key, sampling, limits.response, limits.context, width, began)
-        execution = await self._runtime.execute(job, self._step)
-        number = source.index if source.index is not None else self._runtime.next_number()
-        entry = await self._entry(source, execution, number)
+        execution = await self.execute(source, sampling, limits, session_key=session_key)
+        entry = await self.entry(source, execution)
         for sample in entry.samples:
             sample.session_id = session_key
-            if not self._evaluation:
-                require_replay(self._args, sample)
         return entry
 
-    def discard(self, entries: Sequence[Entry]) -> None:
-        """Count what finished executions sampled as aborted, because nothing will come of their group."""
-        for entry in entries:
-            self._runtime.aborted_tokens += entry.execution.account.sampled + entry.execution.superseded.total()
+    async def execute(
+        self, source: Sample, sampling: Mapping[str, Any], limits: Limits, *, session_key: str
+    ) -> Execution:
+        """The first half of `run`: the agent. session_key: pins its turns to one engine."""
+        job = Job(
+            task=self.tasks(source),
+            mode=self.mode,
+            session_key=session_key,
+            sampling=sampling,
+            response_limit=limits.response,
+            context_limit=limits.context,
+            experts_width=None if self._evaluation else self.args.experts_width,
+            max_attempts=self.max_attempts,
+            watcher=self.watcher,
+        )
+        return await self.runtime.execute(job)
 
     def _judged(self, source: Sample, execution: Execution) -> Execution:
         """The execution with what its reward says of its end: without one it failed, with one a full context is no failure."""
         if not execution.segments:
             return execution
-        rewarded = self._rewarder.can_reward(execution, source)
+        rewarded = self.rewarder.can_reward(execution, source)
         if not execution.failure and not rewarded:
             return dataclasses.replace(execution, failure="no_reward", error=no_reward(execution.rollout_id))
         if rewarded and cut_by_context(execution):
@@ -98,28 +112,46 @@ class Executor:
             return dataclasses.replace(execution, failure="", counters=counters)
         return execution
 
-    async def _entry(self, source: Sample, execution: Execution, number: int) -> Entry:
+    def discard(self, entries: Sequence[Entry]) -> None:
+        """Count what finished executions sampled as lost, because nothing will come of their group."""
+        for entry in entries:
+            self.register.lose(entry.execution.account.sampled + entry.execution.superseded.total())
+
+    async def entry(self, source: Sample, execution: Execution) -> Entry:
+        """The second half of `run`: Samples and rewards.
+
+        Raises:
+            RewardError: `agl.reward` or an option of slime's gives none.
+            InvariantError: a Sample does not hold what the engine was shown and answered, or replay data is missing.
+        """
+        number = source.index if source.index is not None else self.register.next_number()
+        entry = await self._made(source, execution, number)
+        if not self._evaluation:
+            for sample in entry.samples:
+                require_replay(self.args, sample)
+        return entry
+
+    async def _made(self, source: Sample, execution: Execution, number: int) -> Entry:
         execution = self._judged(source, execution)
-        build = self._builder.build
+        build = self.builder.build
         if any(turn.media is not None for turn in execution.ledger.turns):
             samples = await asyncio.to_thread(build, source, execution, number)  # images are slow to process
         else:
             samples = build(source, execution, number)
         if not self._evaluation:
-            check_fan_out(self._args, execution, samples)
-            warn_of_many_samples(execution, self._runtime)
-        failure = self._runtime.config.failure
-        policy = failure.policy(execution.failure) if execution.failure else ""
+            check_fan_out(self.args, execution, samples)
+            warn_of_many_samples(execution, self.register)
+        policy = self.failure.policy(execution.failure) if execution.failure else ""
         if policy in ("mask", "retry") or not samples:
             return await self._failed(source, execution, number, samples)
-        rewards = await self._rewards(execution, failure.negative_reward if policy == "negative" else None)
+        rewards = await self._rewards(execution, self.failure.negative_reward if policy == "negative" else None)
         for sample, reward in zip(samples, rewards, strict=True):
             sample.reward = reward
         if self._evaluation:
             samples = [_last(samples, execution)]
         samples = await self._hooked(samples)
-        if not (self._bare or (self._args.group_rm and not self._evaluation)):
-            await self._rewarder.score(samples, evaluation=self._evaluation)
+        if not (self.bare or (self.args.group_rm and not self._evaluation)):
+            await self.rewarder.score(samples, evaluation=self._evaluation)
         return Entry(samples, execution, True)
 
     async def _rewards(self, execution: Execution, negative: float | None) -> list[Any]:
@@ -127,48 +159,47 @@ class Executor:
         if negative is not None:
             return [self._of_failure(negative)] * len(execution.segments)
         if self._evaluation:
-            return [await self._rewarder.own(execution, evaluation=True)] * len(execution.segments)
-        return await self._rewarder.credits(execution)
+            return [await self.rewarder.own(execution, evaluation=True)] * len(execution.segments)
+        return await self.rewarder.credits(execution)
 
     async def _failed(self, source: Sample, execution: Execution, number: int, samples: list[Sample]) -> Entry:
         """The masked placeholder. Hooks see it as slime's do, so that a field they set is on every Sample of a batch."""
         reward = self._of_failure(0.0)
         if self._evaluation and samples:
             samples = [_last(samples, execution)]
-        masked = self._builder.mask(samples, reward) if samples else [
-            self._builder.placeholder(source, execution, number, reward)
+        masked = self.builder.mask(samples, reward) if samples else [
+            self.builder.placeholder(source, execution, number, reward)
         ]  # fmt: skip
-        return Entry(self._builder.mask(await self._hooked(masked), reward), execution, False)
+        return Entry(self.builder.mask(await self._hooked(masked), reward), execution, False)
 
     async def _hooked(self, samples: list[Sample]) -> list[Sample]:
-        if self._bare:
+        if self.bare:
             return samples
         return await apply_rollout_sample_hooks(
-            self._args.raw, samples, evaluation=self._evaluation, rollout_id=self._step.number
+            self.args.raw, samples, evaluation=self._evaluation, rollout_id=self.step
         )
 
     def _of_failure(self, reward: float) -> Any:
-        return self._rewarder.of_failure(reward, evaluation=self._evaluation)
+        return self.rewarder.of_failure(reward, evaluation=self._evaluation)
 
 
 async def run_group(
-    executor: Executor, group: Sequence[Sample], samplings: Sequence[Mapping[str, Any]], limits: Limits,
-    rewarder: Rewarder | None, began: Callable[[], None] = nothing,
-) -> list[Entry]:  # fmt: skip
-    """Run the executions of a group side by side; with a `rewarder`, score them together (--group-rm).
+    executor: Executor, group: Sequence[Sample], samplings: Sequence[Mapping[str, Any]], limits: Limits
+) -> list[Entry]:
+    """Run the executions of a group side by side; under --group-rm, score them together.
 
     When one raises, or the group is cancelled, all have ended before the error travels on; what those that had
     finished sampled is counted as aborted.
     """
     tasks = [
-        asyncio.ensure_future(executor.run(sample, sampling, limits, began=began))
+        asyncio.ensure_future(executor.run(sample, sampling, limits))
         for sample, sampling in zip(group, samplings, strict=True)
     ]
     try:
         entries = list(await asyncio.gather(*tasks))
-        if rewarder is not None and any(entry.usable for entry in entries):
+        if executor.args.group_rm and any(entry.usable for entry in entries):
             failed = [bool(entry.execution.failure) for entry in entries]
-            await rewarder.score_group([entry.samples for entry in entries], failed)
+            await executor.rewarder.score_group([entry.samples for entry in entries], failed)
     except BaseException:
         await ended(tasks)
         over = [task for task in tasks if not task.cancelled()]

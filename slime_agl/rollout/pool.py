@@ -33,7 +33,7 @@ class Run:
     task: asyncio.Task[list[Entry]] = field(init=False)
 
     def begin(self, step: int) -> None:
-        """One of its executions has begun."""
+        """One of its executions has begun. step: the latest one; between two, what begins counts for the one that was."""
         if self.step is None:
             self.step = step
 

@@ -9,12 +9,12 @@ from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample
 from slime_agl.host.defaults import CUSTOM_GENERATE, REWARD_POST_PROCESS
 from slime_agl.rollout.refusals import cautions, mixes_groups, passrate_counts_samples
-from slime_agl.runtime import Runtime
+from slime_agl.rollout.register import Register
 
 MANY_SAMPLES = 8
 
 
-def check_generate_functions(args: RolloutArgs, runtime: Runtime, *, evaluation: bool) -> None:
+def check_generate_functions(args: RolloutArgs, register: Register, *, evaluation: bool) -> None:
     """Say which functions of the user's are not asked, because agents are run in their place.
 
     The flag may be there for an evaluation of slime's own, so it is warned of; a dataset's is for this evaluation.
@@ -23,7 +23,7 @@ def check_generate_functions(args: RolloutArgs, runtime: Runtime, *, evaluation:
         ConfigError: an eval dataset names such a function.
     """
     if args.custom_generate_function_path not in (None, CUSTOM_GENERATE):
-        runtime.warn_once(
+        register.warn_once(
             f"--custom-generate-function-path {args.custom_generate_function_path} is not called: this rollout function "
             "runs agl.agent in its place; leave the flag out, or make the function an agent"
         )
@@ -37,10 +37,10 @@ def check_generate_functions(args: RolloutArgs, runtime: Runtime, *, evaluation:
             )
 
 
-def warn(args: RolloutArgs, runtime: Runtime) -> None:
+def warn(args: RolloutArgs, register: Register) -> None:
     """Say once what works, but not in every case."""
     for caution in cautions(args):
-        runtime.warn_once(caution)
+        register.warn_once(caution)
 
 
 def check_fan_out(args: RolloutArgs, execution: Execution, samples: Sequence[Sample]) -> None:
@@ -64,10 +64,10 @@ def check_fan_out(args: RolloutArgs, execution: Execution, samples: Sequence[Sam
         )
 
 
-def warn_of_many_samples(execution: Execution, runtime: Runtime) -> None:
+def warn_of_many_samples(execution: Execution, register: Register) -> None:
     """Say once that an agent's turns hardly continue each other: every Sample pays for its whole prompt again."""
     if len(execution.segments) > MANY_SAMPLES:
-        runtime.warn_once(
+        register.warn_once(
             f"rollout {execution.rollout_id} gave {len(execution.segments)} Samples from {len(execution.ledger.turns)} "
             f"turns, each of which trains with its whole prompt. Why turns did not go on from an earlier one: "
             f"{forks(execution)}. An agent that only appends to its messages gives one Sample; "

@@ -22,13 +22,12 @@ from slime_agl.host import (
 )
 from slime_agl.rollout.admission import Admission
 from slime_agl.rollout.books import Books
-from slime_agl.rollout.brake import Brake
 from slime_agl.rollout.ending import Ending
 from slime_agl.rollout.executions import Entry, Executor, Limits, run_group
 from slime_agl.rollout.filling import fill
+from slime_agl.rollout.lasting import ABORTED, Lasting
 from slime_agl.rollout.offpolicy import mask_older
-from slime_agl.rollout.pool import Group, Pool, Run
-from slime_agl.rollout.rewards import Rewarder
+from slime_agl.rollout.pool import Group, Run
 from slime_agl.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -40,17 +39,16 @@ class TrainStep:
     """One step. `run` returns the output, or raises after everything has ended and all groups are put back.
 
     admission: when groups start and which are taken. ending: what becomes of the groups that this batch does not need.
-    brake: stops a run in which nothing works.
     """
 
     def __init__(
-        self, args: RolloutArgs, number: int, runtime: Runtime, executor: Executor, rewarder: Rewarder, books: Books,
-        *, pool: Pool, admission: Admission, ending: Ending, data_source: Any, brake: Brake,
+        self, *, args: RolloutArgs, number: int, runtime: Runtime, executor: Executor, lasting: Lasting, books: Books,
+        admission: Admission, ending: Ending, data_source: Any,
     ) -> None:  # fmt: skip
         self._args, self._number, self._runtime, self._executor = args, number, runtime, executor
         self._books, self._tally, self._source = books, books.tally, data_source
-        self._pool, self._admission, self._ending, self._brake = pool, admission, ending, brake
-        self._rewarder = rewarder if args.group_rm else None
+        self._lasting, self._pool, self._brake = lasting, lasting.pool, lasting.brake
+        self._admission, self._ending = admission, ending
         self._limits = Limits(args.rollout_max_response_len, args.rollout_max_context_len)
         self._filter = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
         self._dropped = MetricGatherer()
@@ -125,11 +123,7 @@ class TrainStep:
         samplings = [self._args.sampling_params(seed_offset=at) for at in range(wanted)]
 
         def work(run: Run) -> Coroutine[Any, Any, list[Entry]]:
-            # Between two steps, what begins counts for the one that was.
-            return run_group(
-                self._executor, group, samplings, self._limits, self._rewarder,
-                began=lambda: run.begin(self._runtime.latest_step.number),
-            )  # fmt: skip
+            return run_group(self._executor.watched_by(run), group, samplings, self._limits)
 
         self._pool.start(group, work)
 
@@ -188,7 +182,7 @@ class TrainStep:
 
     def _drop(self, run: Run, entries: list[Entry], reason: str) -> None:
         self._pool.remove(run)
-        self._runtime.outstanding.forget([run.group])
+        self._lasting.outstanding.forget([run.group])
         self._tally.count(f"dropped_groups/{reason}")
         self._books.enter(entries, reason)
 
@@ -222,9 +216,10 @@ class TrainStep:
         """Write down the batch, and what was lost on the way to it."""
         for _, entries in self._kept:
             self._books.enter(entries)
-        self._runtime.outstanding.deliver(self._number, [run.group for run, _ in self._kept])
-        self._tally.lose("aborted", self._runtime.take_aborted_tokens())
-        for name, count in (await self._runtime.contained()).items():
+        self._lasting.outstanding.deliver(self._number, [run.group for run, _ in self._kept])
+        counts = await self._lasting.new_counts()
+        self._tally.lose("aborted", counts.pop(ABORTED))
+        for name, count in counts.items():
             self._tally.count(name, count)
         self._ending.count(self._tally, [run.age(self._number) for run, _ in self._kept], seconds)
 

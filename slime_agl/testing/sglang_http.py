@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from slime_agl.engine.route import PROBE_RID
+from slime_agl.loops import LoopThread
 from slime_agl.testing.answers import Answer, Shaped, shape
 from slime_agl.testing.facts import facts
 from slime_agl.testing.record import Received, Script
@@ -41,8 +41,7 @@ class HttpSide:
 
     def __init__(self, fake: Script) -> None:
         self._fake = fake
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread | None = None
         self._runner: web.AppRunner | None = None
         self._pending: list[Pending] = []
         self._unfinished: dict[tuple[int, ...], list[Shaped]] = {}
@@ -61,19 +60,16 @@ class HttpSide:
         return self._in_flight
 
     def start(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fake-sglang", daemon=True)
+        self._thread = LoopThread("fake-sglang")
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        self._thread.run(self._open())
 
     def stop(self) -> None:
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        thread.join()
-        self._loop.close()
+        thread.run(self._runner.cleanup())
+        thread.stop()
 
     def hold(self) -> None:
         self._on_loop(lambda: setattr(self, "_holding", True))
@@ -92,12 +88,13 @@ class HttpSide:
                 pending.resolve(True)
 
     def _on_loop(self, act: Callable[[], Any]) -> None:
-        if self._thread is None or threading.current_thread() is self._thread:
+        async def on_loop() -> None:
             act()
-            return
-        done = threading.Event()
-        self._loop.call_soon_threadsafe(lambda: (act(), done.set()))
-        done.wait()
+
+        if self._thread is None or self._thread.inside:
+            act()
+        else:
+            self._thread.run(on_loop())
 
     async def _open(self) -> None:
         app = web.Application(client_max_size=LARGEST_BODY)

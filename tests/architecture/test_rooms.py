@@ -29,7 +29,7 @@ LAYERS = (
     {"cli", "testing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
-SAME_ROOM = {"assemble": "runtime"}  # two modules that share a line
+SAME_ROOM = {"assemble": "runtime", "in_process": "runtime"}  # modules that share a line
 
 EVERYWHERE = {"numpy", "orjson"}
 DOORS = {
@@ -143,6 +143,17 @@ def test_outside_packages_come_in_through_their_doors() -> None:
             rooms = rooms_with_a_door_to(name)
             if room_of(path) not in rooms:
                 past.append(f"{label(path)} imports {name}; doors to it: {', '.join(sorted(rooms)) or 'none in DOORS'}")
+    assert past == []
+
+
+def test_only_the_one_that_assembles_knows_which_runtime_it_is() -> None:
+    knowing = [label(path) for path in FILES for name in OWN[path] if name.startswith("slime_agl.in_process.")]
+    assert knowing == ["slime_agl/assemble.py"]
+
+
+def test_rollouts_reach_runners_through_a_runtime_only() -> None:
+    above = {"rollout", "generate", "data_source", "reward"}
+    past = [label(path) for path in FILES if room_of(path) in above for name in OWN[path] if ".lightning." in name]
     assert past == []
 
 

@@ -20,6 +20,7 @@ from slime_agl import data_source
 from slime_agl.data_source import ResumableDataSource
 from slime_agl.errors import HostError
 from slime_agl.host import Sample, default_args, state_file
+from slime_agl.outstanding import Outstanding
 from slime_agl.rollout import generate
 
 # In each order of calls: while agents run, before and after slime has the weights, in the middle of a write.
@@ -90,7 +91,7 @@ def test_the_buffer_survives_with_all_that_its_samples_hold(made: Any) -> None:
 def test_only_the_last_states_are_kept_until_slime_saves_one(made: Any, tmp_path: Path) -> None:
     source = made()
     for step in range(6):
-        source.step_ended(step)
+        source.step_ended(step, Outstanding())
         if step == 1:
             source.save(step)
     kept = sorted(int(path.stem.rpartition("_")[2]) for path in tmp_path.glob("rollout/resumable_*"))
@@ -187,17 +188,17 @@ def test_a_write_that_fails_leaves_the_state_that_was_there(made: Any, tmp_path:
 
 def test_what_killed_runs_left_is_removed(made: Any, tmp_path: Path) -> None:
     source = made()
-    source.step_ended(0)
+    source.step_ended(0, Outstanding())
     source.save(0)
     for step in (1, 2):
-        source.step_ended(step)
+        source.step_ended(step, Outstanding())
     part = state_of(tmp_path, 3).with_suffix(".jsonl.0a0b0c0d.part")
     part.write_bytes(b"half")
     again = made()
     assert not part.exists()
     again.load(0)
     for step in (1, 2, 3, 4):
-        again.step_ended(step)
+        again.step_ended(step, Outstanding())
     kept = sorted(int(path.stem.rpartition("_")[2]) for path in tmp_path.glob("rollout/resumable_*"))
     assert kept == [0, 2, 3, 4]
 
@@ -205,11 +206,11 @@ def test_what_killed_runs_left_is_removed(made: Any, tmp_path: Path) -> None:
 def test_states_that_a_killed_run_did_not_come_to_save_are_counted_with_the_new_ones(made: Any, tmp_path: Path) -> None:
     source = made()
     for step in (7, 8):
-        source.step_ended(step)
+        source.step_ended(step, Outstanding())
     again = made()
     again.load(-1)
     for step in (0, 1, 2):
-        again.step_ended(step)
+        again.step_ended(step, Outstanding())
     kept = sorted(int(path.stem.rpartition("_")[2]) for path in tmp_path.glob("rollout/resumable_*"))
     assert kept == [0, 1, 2]
 
@@ -231,7 +232,7 @@ def test_without_a_state_or_a_directory_it_starts_at_the_first_row(made: Any) ->
         source.load(-1)
         assert prompts(source.get_samples(1)) == ["row 0"]
         if source.args.save is None:
-            source.step_ended(0)
+            source.step_ended(0, Outstanding())
 
 
 def test_a_state_that_cannot_be_used_is_refused(made: Any, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""A session port that records, and services that are closed after each test."""
+"""A port that records, and services that are closed after each test."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,14 +18,17 @@ class RecordingSession:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []
 
+    def began(self) -> None: ...
+
     async def open(self, rollout_id: str, attempt_id: str) -> str:
         self.events.append(("open", rollout_id, attempt_id))
         return f"key-{rollout_id}-{attempt_id}"
 
-    async def seal(self, rollout_id: str, attempt_id: str) -> None:
+    async def seal(self, rollout_id: str, attempt_id: str) -> str:
         self.events.append(("seal", rollout_id, attempt_id))
+        return f"left by {attempt_id}"
 
-    def may_retry(self, rollout_id: str, attempt_id: str, status: str) -> bool:
+    def may_retry(self, sealed: Any, status: str) -> bool:
         return status != "succeeded"
 
 
@@ -42,7 +46,13 @@ class Bench:
         return self.service.store
 
     async def run(self, task: Any, *, mode: str = "train", **more: Any) -> Any:
-        return await self.service.run(task, mode=mode, resources_id=self.resources_id, **more)
+        return await self.service.run(task, mode=mode, resources_id=self.resources_id, port=self.session, **more)
+
+    async def queued(self, count: int) -> list[str]:
+        """Ids of all rollouts in the order of their queueing, once there are as many."""
+        while len(held := await self.store.query_rollouts()) < count:
+            await asyncio.sleep(0)
+        return [rollout.rollout_id for rollout in held]
 
     async def publish(self, step: int) -> str:
         self.resources_id = await publish(self.service, step)
@@ -64,7 +74,7 @@ async def bench() -> AsyncIterator[Any]:
         limits = {"mode": "auto", "max_concurrency": 8, "timeout_seconds": None, "max_attempts": 1} | limits
         session = session or RecordingSession()
         service = Lightning(agent, **limits)
-        await service.start(session)
+        await service.start()
         started.append(service)
         return Bench(service, session, await publish(service, 0))
 

@@ -140,7 +140,7 @@ async def test_the_active_tracer_is_given_back_and_a_second_owner_is_refused(ben
     made = await bench(_quiet_agent)
     other = Lightning(_quiet_agent, mode="auto", max_concurrency=1, timeout_seconds=None, max_attempts=1)
     with pytest.raises(ConfigError, match="RoutingTracer is already"):
-        await other.start(made.session)
+        await other.start()
     await other.close()
     assert isinstance(get_active_tracer(), RoutingTracer)
 

@@ -11,6 +11,7 @@ from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning import attempts
 from slime_agl.lightning._agl import get_active_tracer
 from slime_agl.lightning.service import Lightning
+from tests.lightning.conftest import RecordingSession
 
 
 async def forever(task, llm):
@@ -158,19 +159,55 @@ async def test_attempts_that_are_used_up_leave_a_failed_rollout(bench) -> None:
     assert held.attempt.metadata["error_type"] == "RuntimeError"
 
 
+async def test_what_each_attempt_left_when_it_was_sealed_is_in_its_outcome(bench) -> None:
+    async def agent(task, llm):
+        raise RuntimeError("again")
+
+    made = await bench(agent, max_attempts=2)
+    attempts = (await made.run({})).attempts
+    assert [attempt.sealed for attempt in attempts] == [f"left by {attempt.attempt_id}" for attempt in attempts]
+    assert len({attempt.sealed for attempt in attempts}) == 2
+
+
+async def test_whether_to_try_again_is_asked_of_what_the_attempt_left(bench) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Once(RecordingSession):
+        def may_retry(self, sealed, status):
+            asked.append((sealed, status))
+            return len(asked) < 2
+
+    async def agent(task, llm):
+        raise RuntimeError("again")
+
+    made = await bench(agent, session=Once(), max_attempts=5)
+    attempts = (await made.run({})).attempts
+    assert asked == [(attempt.sealed, "failed") for attempt in attempts] and len(attempts) == 2
+
+
+async def test_a_rollout_may_have_fewer_tries_than_the_pool_allows_and_never_more(bench) -> None:
+    async def agent(task, llm):
+        raise RuntimeError("again")
+
+    made = await bench(agent, max_attempts=2)
+    assert [len((await made.run({}, max_attempts=most)).attempts) for most in (1, 2, 3)] == [1, 2, 2]
+
+
 @pytest.mark.parametrize("mode", ["auto", "thread"])
 async def test_a_deadline_seals_first_then_cancels(bench, mode) -> None:
     order: list[str] = []
     gone = threading.Event()
 
     class Session:
+        def began(self): ...
+
         async def open(self, rollout_id, attempt_id):
             return "key"
 
         async def seal(self, rollout_id, attempt_id):
             order.append("seal")
 
-        def may_retry(self, rollout_id, attempt_id, status):
+        def may_retry(self, sealed, status):
             return False
 
     async def agent(task, llm):
@@ -234,27 +271,26 @@ async def test_an_agent_that_ignores_its_cancellation_does_not_hold_the_slot(ben
 
 async def test_cancelling_a_run_seals_and_cancels_and_is_not_tried_again(bench) -> None:
     started = asyncio.Event()
-    ids: list[str] = []
 
     async def agent(task, llm):
         started.set()
         await asyncio.get_running_loop().create_future()
 
     made = await bench(agent, max_attempts=3)
-    running = asyncio.create_task(made.run({}, enqueued=ids.append))
+    running = asyncio.create_task(made.run({}))
     await started.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    held = await made.store.get_rollout_by_id(ids[0])
+    held = await made.store.get_rollout_by_id((await made.queued(1))[0])
     assert (held.status, held.attempt.status) == ("cancelled", "failed")
     assert [event[0] for event in made.session.events] == ["open", "seal"]
     assert (await made.service.metrics())["attempts/cancelled"] == 1
 
 
 async def test_cancelling_a_run_that_still_waits_takes_it_from_the_queue(bench, caplog) -> None:
-    first_started, ids = asyncio.Event(), []
+    first_started = asyncio.Event()
 
     async def agent(task, llm):
         if task["n"] == 0:
@@ -263,8 +299,9 @@ async def test_cancelling_a_run_that_still_waits_takes_it_from_the_queue(bench, 
         return float(task["n"])
 
     made = await bench(agent, max_concurrency=1)
-    runs = [asyncio.create_task(made.run({"n": n}, enqueued=ids.append)) for n in range(4)]
+    runs = [asyncio.create_task(made.run({"n": n})) for n in range(4)]
     await first_started.wait()
+    ids = await made.queued(4)
     runs[1].cancel()
     runs[0].cancel()
     results = await asyncio.gather(*runs, return_exceptions=True)
@@ -277,6 +314,8 @@ async def test_cancelling_a_run_that_still_waits_takes_it_from_the_queue(bench, 
 
 async def test_an_error_of_the_session_is_the_callers_and_frees_the_slot(bench) -> None:
     class Broken:
+        def began(self): ...
+
         async def open(self, rollout_id, attempt_id):
             raise OSError("no socket")
 
@@ -306,6 +345,8 @@ def test_a_loop_that_shuts_down_seals_what_runs_and_does_not_hang() -> None:
     sealed: list[str] = []
 
     class Session:
+        def began(self): ...
+
         async def open(self, rollout_id, attempt_id):
             return "key"
 
@@ -316,9 +357,12 @@ def test_a_loop_that_shuts_down_seals_what_runs_and_does_not_hang() -> None:
     kept = []
 
     async def main() -> None:
-        await service.start(Session())
+        await service.start()
         resources_id = await service.publish(0, endpoint="http://h:1/v1", model="m", sampling_parameters={})
-        kept.extend(asyncio.create_task(service.run({}, mode="train", resources_id=resources_id)) for _ in range(2))
+        kept.extend(
+            asyncio.create_task(service.run({}, mode="train", resources_id=resources_id, port=Session()))
+            for _ in range(2)
+        )
         while (await service.metrics())["store/rollouts"] < 2:
             await asyncio.sleep(0)
         for _ in range(5):

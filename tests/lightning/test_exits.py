@@ -19,12 +19,14 @@ PATIENCE = 60
 
 
 class Session:
+    def began(self): ...
+
     async def open(self, rollout_id, attempt_id):
         return "key"
 
     async def seal(self, rollout_id, attempt_id): ...
 
-    def may_retry(self, rollout_id, attempt_id, status):
+    def may_retry(self, sealed, status):
         return False
 
 
@@ -35,9 +37,9 @@ def run_on_a_loop_of_its_own(agent, tasks, *, mode="auto", **limits):
     thread = LoopThread("test", service.new_loop(), exited=service.exited)
 
     async def main():
-        await service.start(Session())
+        await service.start()
         resources = await service.publish(0, endpoint="http://h:1/v1", model="m", sampling_parameters={})
-        runs = [service.run(task, mode="train", resources_id=resources) for task in tasks]
+        runs = [service.run(task, mode="train", resources_id=resources, port=Session()) for task in tasks]
         return await asyncio.gather(*runs), await service.metrics()
 
     thread.start()

@@ -75,13 +75,12 @@ async def test_no_object_of_a_released_rollout_survives(bench) -> None:
 
 
 async def test_a_cancelled_run_can_be_released(bench) -> None:
-    ids: list[str] = []
     made = await bench(agent, max_concurrency=1)
-    runs = [asyncio.create_task(made.run({"lines": 1, "fails": False}, enqueued=ids.append)) for _ in range(3)]
-    while len(ids) < 3:
-        await asyncio.sleep(0)
+    runs = [asyncio.create_task(made.run({"lines": 1, "fails": False})) for _ in range(3)]
+    ids = await made.queued(3)
     runs[2].cancel()
     await asyncio.gather(*runs, return_exceptions=True)
+    assert sorted(made.service.take_ended()) == sorted(ids) and made.service.take_ended() == []
     await made.service.release(ids)
     assert (await made.service.metrics())["store/rollouts"] == 0
     assert await made.store.collections.rollout_queue.size() == 0
@@ -143,4 +142,4 @@ async def test_resources_of_an_earlier_step_stay_while_a_rollout_uses_them(bench
     for resources_id in (new, again):
         assert await made.store.get_resources_by_id(resources_id) is not None
     with pytest.raises(SlimeAglError, match="latest step is 1"):
-        await made.service.run({}, mode="train", resources_id=old)
+        await made.service.run({}, mode="train", resources_id=old, port=made.session)

@@ -6,7 +6,6 @@ It knows which call it answers by the last tag in the prompt, as it would be dec
 from __future__ import annotations
 
 import asyncio
-import threading
 from bisect import bisect_right
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from slime_agl.loops import LoopThread
 from tests.oracle.sayings import TAG, Plan
 
 STEP = 2.0**-24  # float32 holds each multiple up to -1 exactly, float64 all of them
@@ -63,8 +63,7 @@ class OracleEngine:
         self._waiting: list[_Waiting] = []
         self._firsts: list[int] = []
         self._next, self._version = 1, 1
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="oracle-engine", daemon=True)
+        self._thread = LoopThread("oracle-engine")
 
     # from the agents' side
 
@@ -106,14 +105,12 @@ class OracleEngine:
         self._by_first: dict[int, Answered] = {}
         self._changed = asyncio.Condition()
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+        self._thread.run(self._open())
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.run(self._runner.cleanup())
+        self._thread.stop()
 
     async def _open(self) -> None:
         app = web.Application(client_max_size=1 << 30)
@@ -151,7 +148,7 @@ class OracleEngine:
         return {path: _json(fact) for path, fact in told.items()}
 
     async def _on_loop(self, coroutine: Any) -> Any:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+        return await asyncio.wrap_future(self._thread.submit(coroutine))
 
     async def _until(self, holds: Any) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS), self._changed:

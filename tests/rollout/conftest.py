@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from slime_agl.assemble import current
+from slime_agl.host import RolloutArgs
 from slime_agl.rollout import generate, shutdown
+from slime_agl.rollout.lasting import Lasting
 from slime_agl.testing.host import ListDataSource
 from slime_agl.testing.paths import importable
 
@@ -33,7 +35,9 @@ class Steps:
     @property
     def under_way(self) -> list[str]:
         """Prompts of the groups that are in no batch yet."""
-        return [group[0].prompt for group in current().outstanding.after(1 << 30)]
+        return [
+            group[0].prompt for group in Lasting.of(current(), RolloutArgs.read(self.args)).outstanding.after(1 << 30)
+        ]
 
 
 @pytest.fixture

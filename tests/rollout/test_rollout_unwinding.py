@@ -32,7 +32,7 @@ class Executions:
 
 async def test_a_sibling_that_ends_at_once_does_not_cut_the_end_of_a_slow_one():
     executions = Executions()
-    group = asyncio.ensure_future(run_group(executions, [0, 9, 3], [{}] * 3, Limits(None, None), None))  # type: ignore[arg-type]
+    group = asyncio.ensure_future(run_group(executions, [0, 9, 3], [{}] * 3, Limits(None, None)))  # type: ignore[arg-type]
     while executions.begun < 3:
         await asyncio.sleep(0)
     group.cancel()

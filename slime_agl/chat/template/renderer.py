@@ -47,7 +47,7 @@ class Renderer:
                 f"tokenizer {getattr(tokenizer, 'name_or_path', '') or type(tokenizer).__name__} has no chat template; "
                 "use an instruct checkpoint, or give a template file with --chat-template-path"
             )
-        self._tokenizer = tokenizer
+        self.tokenizer = self._tokenizer = tokenizer
         self._template = chat_template
         self.vision = vision or Vision(lambda: None)
         self._template_kwargs = dict(template_kwargs or {})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -21,6 +20,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 from slime_agl.errors import EngineError, EngineRejected, SlimeAglError, closest
 from slime_agl.local.engine.backend import PAUSE_MODES, Backend, Generated, GenerateRequest
 from slime_agl.local.engine.wire import answer_json, error_json, parse_generate
+from slime_agl.loops import LoopThread
 
 logger = logging.getLogger(__name__)
 _http_logger = logging.getLogger(f"{__name__}.http")
@@ -277,12 +277,7 @@ async def serve(
     backend: Backend, host: str = "127.0.0.1", port: int = 0, *, name: str = "default"
 ) -> AsyncIterator[EngineServer]:
     """Run an EngineServer on this event loop for the length of the block. port 0 takes a free one."""
-    async with _started(EngineServer(backend, host, port, name=name)) as server:
-        yield server
-
-
-@asynccontextmanager
-async def _started(server: EngineServer) -> AsyncIterator[EngineServer]:
+    server = EngineServer(backend, host, port, name=name)
     await server.start()
     try:
         yield server
@@ -295,11 +290,8 @@ class EngineThread:
 
     def __init__(self, backend: Backend, host: str = "127.0.0.1", port: int = 0, *, name: str = "default") -> None:
         self._server = EngineServer(backend, host, port, name=name)
-        self._ready = threading.Event()
-        self._failure: BaseException | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="engine-server", daemon=True)
+        self._thread = LoopThread("engine-server")
+        self._running = False
 
     @property
     def url(self) -> str:
@@ -308,35 +300,26 @@ class EngineThread:
     def start(self) -> EngineThread:
         """Return when the server listens. Raises what `EngineServer.start` raised."""
         self._thread.start()
-        self._ready.wait()
-        if self._failure is not None:
-            raise self._failure
+        try:
+            self._thread.run(self._server.start())
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._running = True
         return self
 
     def stop(self) -> None:
         """Stop the server and wait for the thread. Idempotent."""
-        if self._loop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+        if self._running:
+            self._running = False
+            self._thread.run(self._server.stop())
+            self._thread.stop()
 
     def __enter__(self) -> EngineThread:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    async def _main(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            async with _started(self._server):
-                self._ready.set()
-                await self._stop.wait()
-        except BaseException as error:  # the thread's boundary: `start` raises it to its caller
-            self._failure = error
-            if self._ready.is_set():
-                logger.exception("the engine server ended")
-        finally:
-            self._ready.set()
 
 
 async def _json_body(http: web.Request) -> Any:

@@ -1,0 +1,245 @@
+"""Parts in, finished executions out: the gateway, the store and the runners of this process as one runtime."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+from weakref import WeakValueDictionary
+
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.config import Config, FailureConfig
+from slime_agl.engine.base import EngineInfo
+from slime_agl.errors import SlimeAglError
+from slime_agl.execution import Execution, Job, failure_of, finish, refuse_broken, sampled_tokens
+from slime_agl.gateway import garbage
+from slime_agl.gateway.http.server import Gateway
+from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
+from slime_agl.lightning.service import Lightning
+from slime_agl.loops import LoopThread
+from slime_agl.runtime import Closable, K
+from slime_agl.trace.segments import segments
+
+logger = logging.getLogger(__name__)
+
+STEPS_HELD = 2
+INTERRUPT_SECONDS = 30.0
+STOP_SECONDS = 120.0
+
+T = TypeVar("T")
+TRAIN: Literal["train"] = "train"
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step: its resources, and what ended while it was the latest one."""
+
+    number: int
+    resources_id: str
+    rollouts: list[str] = field(default_factory=list)
+    finished: list[Execution] = field(default_factory=list)
+
+
+class _Attempts:
+    """The port of one execution: its attempts open their sessions at the gateway before their agents run, and seal them after.
+
+    sealed: the sessions that its attempts left so far.
+    """
+
+    def __init__(self, gateway: Gateway, failure: FailureConfig, job: Job, step: Callable[[], int]) -> None:
+        self._gateway, self._failure, self._job, self._step = gateway, failure, job, step
+        self.sealed: list[SealedSession] = []
+
+    def began(self) -> None:
+        if self._job.watcher is not None:
+            self._job.watcher.begin(self._step())
+
+    async def open(self, rollout_id: str, attempt_id: str) -> str:
+        job = self._job
+        return await self._gateway.open(SessionSpec(
+            rollout_id=rollout_id, attempt_id=attempt_id, session_key=job.session_key, sampling=job.sampling,
+            response_limit=job.response_limit, context_limit=job.context_limit, experts_width=job.experts_width,
+            lane=job.mode,
+        ))  # fmt: skip
+
+    async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
+        self.sealed.append(await self._gateway.seal(rollout_id, attempt_id))
+        return self.sealed[-1]
+
+    def may_retry(self, sealed: SealedSession, status: str) -> bool:
+        """Whether the policy for the way in which the attempt failed, if it did, is to try again."""
+        failure = failure_of(status, bool(segments(sealed.ledger)), sealed.engine_errors)
+        return self._failure.policy(failure) == "retry"
+
+
+class InProcess:
+    """A runtime (see `Runtime`) whose gateway, store and runners live in this process."""
+
+    def __init__(self, *, config: Config, renderer: Renderer, gateway: Gateway, lightning: Lightning) -> None:
+        self.config, self.renderer = config, renderer
+        self._gateway, self._lightning = gateway, lightning
+        self._loop = LoopThread("agl-runtime", lightning.new_loop(), exited=lightning.exited)
+        self._steps: list[_Step] = []
+        # An execution is held by the steps, and beyond them by whoever still needs it.
+        self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
+        self._kept: dict[type[Closable], Closable] = {}
+        self._running = False
+        self._collector: tuple[int, int, int] | None = None
+        self._aborted_tokens = 0
+
+    def start(self) -> None:
+        """Start gateway, store and runners. What started is stopped again when a later part fails."""
+        self._loop.start()
+        self._running = True
+        try:
+            self._gateway.start()
+            self.run(self._lightning.start(hopeless=self._loop.give_up))
+        except BaseException:
+            self.stop()
+            raise
+        self._collector = garbage.relax()
+
+    def stop(self) -> None:
+        """Stop everything; may be called again."""
+        if not self._running:
+            return
+        self._running = False
+        try:
+            self._wait(self._close(), STOP_SECONDS)
+        except TimeoutError:
+            logger.error("the agents have not ended within %g s; what blocks them is left behind", STOP_SECONDS)
+        except SlimeAglError as error:
+            logger.error("the agents cannot be ended: %s", error)
+        finally:
+            if self._collector is not None:
+                garbage.restore(self._collector)
+            self._gateway.stop()
+            self._loop.stop()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the runtime's loop and wait for it. An interrupt cancels it and waits for its cleanup."""
+        if not self._running:
+            coroutine.close()
+            raise SlimeAglError("the runtime is stopped")
+        return self._wait(coroutine)
+
+    async def _close(self) -> None:
+        for kept in self._kept.values():
+            await kept.close()
+        await self._lightning.close()
+
+    def keep(self, kind: type[K], make: Callable[[], K]) -> K:
+        """The one object of a kind that lives as long as the runtime: made when first asked for, closed before it stops."""
+        if kind not in self._kept:
+            self._kept[kind] = make()
+        return self._kept[kind]  # type: ignore[return-value]
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the runtime's loop, for a caller who waits on another one (asyncio.wrap_future)."""
+        return self._loop.submit(coroutine)
+
+    async def begin_step(self, step: int, temperature: float, top_p: float) -> None:
+        self._collect_ended()
+        while len(self._steps) >= STEPS_HELD:
+            await self._release(self._steps.pop(0))
+        resources_id = await self._lightning.publish(
+            step,
+            endpoint=f"{self._gateway.url}/v1",
+            model=self.config.model,
+            sampling_parameters={"temperature": temperature, "top_p": top_p},
+        )
+        self._steps.append(_Step(step, resources_id))
+
+    async def execute(self, job: Job) -> Execution:
+        port = _Attempts(self._gateway, self.config.failure, job, lambda: self._steps[-1].number)
+        try:
+            outcome = await self._lightning.run(
+                job.task,
+                mode=job.mode,
+                resources_id=self._steps[-1].resources_id,
+                port=port,
+                max_attempts=job.max_attempts,
+            )
+        except BaseException:
+            self._aborted_tokens += sum(sampled_tokens(session.ledger) for session in port.sealed)
+            refuse_broken(port.sealed)
+            raise
+        execution = finish(job, outcome)
+        self._finished[outcome.rollout_id] = execution
+        self._steps[-1].finished.append(execution)
+        return execution
+
+    def last_finished(self) -> list[Execution]:
+        """Executions that ended while the latest step was it; empty before the first."""
+        return list(self._steps[-1].finished) if self._steps else []
+
+    def finished(self, rollout_id: str) -> Execution | None:
+        """An execution that finished in the last steps or is still held, by its Agent Lightning rollout id."""
+        return self._finished.get(rollout_id)
+
+    @property
+    def engine_info(self) -> EngineInfo:
+        """What the engine said of itself at the start."""
+        return self._gateway.engine_info
+
+    async def park(self) -> None:
+        """Hold all training: turns wait at the gateway, deadlines stand still. Returns when its last request is off
+        the engine. Agents live on, and what they do without the engine goes on.
+        """
+        self._lightning.pause(TRAIN)
+        await self._gateway.hold(TRAIN)
+
+    async def resume(self) -> None:
+        """End `park`: held turns go on from their partial output."""
+        await self._gateway.release(TRAIN)
+        self._lightning.resume(TRAIN)
+
+    async def quiet(self) -> None:
+        """End what the engine still holds for anybody, and wait until it is idle."""
+        await self._gateway.quiet()
+
+    async def weight_version(self) -> str:
+        """Version of the weights that the engine samples with now, '' when it does not say."""
+        return await self._gateway.weight_version()
+
+    async def in_flight(self) -> int:
+        return await self._gateway.in_flight()
+
+    async def metrics(self) -> dict[str, float]:
+        """Counts since the start: the gateway's, Agent Lightning's, and tokens that cancelled executions had sampled."""
+        counts = {**await self._gateway.counters(), **await self._lightning.metrics()}
+        return {**counts, "aborted_tokens": self._aborted_tokens}
+
+    def _collect_ended(self) -> None:
+        """What has ended since the last step began belongs to that step."""
+        if self._steps:
+            self._steps[-1].rollouts += self._lightning.take_ended()
+
+    async def _release(self, step: _Step) -> None:
+        step.finished.clear()
+        await self._lightning.release(step.rollouts)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        done = threading.Event()
+        future = self._loop.submit(_announced(coroutine, done))
+        try:
+            return future.result(seconds)
+        except KeyboardInterrupt:
+            future.cancel()
+            done.wait(INTERRUPT_SECONDS)
+            raise
+
+
+async def _announced(coroutine: Coroutine[Any, Any, T], done: threading.Event) -> T:
+    try:
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        # It would end the process of the trainer without a word.
+        raise SlimeAglError(
+            f"{type(error).__name__} was raised by code that runs for a step, outside any agent"
+        ) from error
+    finally:
+        done.set()

@@ -1,0 +1,51 @@
+"""What outlives a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from slime_agl.host import EvalPrompts, RolloutArgs
+from slime_agl.outstanding import Outstanding
+from slime_agl.rollout.brake import Brake
+from slime_agl.rollout.one_by_one import OneByOne
+from slime_agl.rollout.pool import Pool
+from slime_agl.rollout.register import Register
+from slime_agl.runtime import Runtime
+
+ABORTED = "aborted_tokens"
+# What agents that outlive their end, or reach beyond it, have caused.
+CONTAINED = (
+    "late_requests", "dropped_calls", "abandoned_threads", "abandoned_tasks", "leaked_tasks", "mixed_calls", "exits_caught",
+    "blocked_loops", "blocked_seconds", "ended_processes", "left_processes",
+)  # fmt: skip
+
+
+class Lasting:
+    """All that goes on from step to step on one runtime, and ends with it. Lives on the runtime's loop."""
+
+    def __init__(self, runtime: Runtime, args: RolloutArgs) -> None:
+        self._runtime = runtime
+        self._counted: Counter[str] = Counter()
+        self.register = Register()
+        self.outstanding = Outstanding()
+        self.pool = Pool(self.outstanding)
+        self.brake = Brake(runtime.config.failure, args.rollout_batch_size)
+        self.eval_prompts = EvalPrompts(args, runtime.renderer.tokenizer)
+        self.one_by_one = OneByOne(runtime, self.register)
+
+    @classmethod
+    def of(cls, runtime: Runtime, args: RolloutArgs) -> Lasting:
+        """The runtime's; `args` are those of the step that asks first."""
+        return runtime.keep(cls, lambda: cls(runtime, args))
+
+    async def new_counts(self) -> Counter[str]:
+        """What the runtime contained, and `aborted_tokens`, since the last call; names that are zero are left out."""
+        counts = await self._runtime.metrics()
+        now = Counter({name: int(counts.get(name, 0)) for name in (*CONTAINED, ABORTED)})
+        new, self._counted = now - self._counted, now
+        new[ABORTED] += self.register.take_lost()
+        return new
+
+    async def close(self) -> None:
+        await self.pool.close()
+        await self.one_by_one.close()
