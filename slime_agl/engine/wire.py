@@ -15,6 +15,8 @@ from slime_agl.trace.turn import ABORT, Sampled, logprob_array, token_array
 
 OWN_FIELDS = frozenset({"input_ids", "sampling_params", "return_logprob", "stream", "rid"})
 LONGEST_QUOTE = 600
+# In SGLang's errors for a request that its context cannot hold; they carry no code.
+OVERFLOW_WORDS = "context length"
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -61,4 +63,5 @@ def refuse(status: int, words: str, request: EngineRequest) -> None:
         f"the engine refused request {request.rid} ({request.prompt_length} prompt tokens) with HTTP {status}: "
         f"{words}. It would refuse it again: change the prompt or the sampling parameters it names",
         status=status,
+        overflow=OVERFLOW_WORDS in words,
     )

@@ -25,7 +25,9 @@ from slime_agl.gateway.http.door import Door
 from slime_agl.gateway.sessions.keys import is_loopback
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
-from slime_agl.gateway.turn.maker import TurnMaker, TurnSink
+from slime_agl.gateway.turn.commits import Committer, TurnSink
+from slime_agl.gateway.turn.maker import TurnMaker
+from slime_agl.gateway.turn.prompts import PromptMaker
 from slime_agl.gateway.turn.sampling import Sampler
 from slime_agl.loops import LoopThread
 
@@ -134,9 +136,8 @@ class Gateway:
             context_limit=self.engine_info.context_length,
             decode=parts.renderer.decode,
         )
-        maker = TurnMaker(
-            sampler=sampler, renderer=parts.renderer, delta=parts.delta, parser=parts.parser, sink=parts.sink
-        )
+        committer = Committer(parts.renderer, parts.parser, parts.sink)
+        maker = TurnMaker(PromptMaker(parts.renderer, parts.delta), sampler, committer)
         self._stack.callback(maker.close)
         self._sessions = Sessions(maker, parts.engine, keys_required=_keys_required(config))
         app = build_app(self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url))

@@ -86,7 +86,7 @@ class Sessions:
         call = session.calls.find(digest, mark)
         if call is not None:
             call.tries = max(call.tries, mark.tries)
-            session.counters["joined_retries"] += 1
+            session.count("joined_retries")
         else:
             call = session.calls.start(digest, mark, lambda call: self._maker.serve_all(session, requests, call))
         call.arrive()
@@ -163,7 +163,7 @@ class Sessions:
         tasks = [call.task for call in session.calls.in_flight()]
         logger.warning("%s: %d calls did not end after %d aborts, dropping their connections",
                        session.ledger, len(tasks), ABORTS_BEFORE_CANCEL)  # fmt: skip
-        session.counters["dropped_calls"] += len(tasks)
+        session.count("dropped_calls", len(tasks))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slime_agl.errors import InvariantError
+from slime_agl.errors import EngineError, InvariantError
 from slime_agl.gateway.bodies import Bounds, Served
 from slime_agl.gateway.protocols.responses.stored import StoredResponses
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.sessions.calls import Calls
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.turn.conversation import Conversation, Node
-from slime_agl.gateway.turn.held_prompts import HeldPrompts
 from slime_agl.gateway.turn.own_prompts import OwnPrompts
+from slime_agl.gateway.turn.prompt import HeldTexts
 from slime_agl.trace.ledger import Ledger
 
 
@@ -55,7 +55,7 @@ class SealedSession:
 
 
 class Session:
-    """Owner of one attempt's state. Lives on the gateway's event loop."""
+    """Owner of one attempt's state, which only its methods change. Lives on the gateway's event loop."""
 
     def __init__(self, spec: SessionSpec, key: str, gate: Gate, bounds: Bounds) -> None:
         self.spec = spec
@@ -72,7 +72,7 @@ class Session:
         self.engine_errors: list[str] = []
         self.broken: InvariantError | None = None
         self.sealed = False
-        self.prompts = HeldPrompts(self.ledger)
+        self.texts = HeldTexts(self.ledger)
         self.last: Node | None = None
         self.last_text = ""
         # Ids of requests and answers hold it: two attempts never use the same.
@@ -82,6 +82,22 @@ class Session:
     def request_id(self) -> str:
         """A new id for an engine request; none is the beginning of another."""
         return f"{self.spec.attempt_id}-{self.nonce}-{next(self._asked):06d}"
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter of the attempt."""
+        self.counters[name] += by
+
+    def answered(self, text: str, node: Node | None) -> None:
+        """Take note of the latest answer. node: its place in the conversation, None for a prompt of the agent's own."""
+        self.last, self.last_text = node, text
+
+    def failed(self, error: EngineError) -> None:
+        """Take note of an engine failure that the agent is told of."""
+        self.engine_errors.append(str(error))
+
+    def broke(self, error: InvariantError) -> None:
+        """Take note of a broken invariant; the first one stands."""
+        self.broken = self.broken or error
 
     def overflowed(self, refusal: Refusal) -> Refusal:
         """Count a request that the context cannot hold; returns its refusal."""
