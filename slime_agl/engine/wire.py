@@ -29,7 +29,9 @@ def request_body(request: EngineRequest, rid: str) -> bytes:
     if taken := OWN_FIELDS & request.extra.keys():
         raise ValueError(f"request {request.rid}: extra fields {sorted(taken)} are set by the engine client itself")
     fields = {"sampling_params": dict(request.sampling_params), "return_logprob": True, "stream": False, "rid": rid}
-    rest = orjson.dumps({**fields, **replay_fields(request), **request.extra})
+    if request.experts_width is not None:
+        fields |= replay_fields(request)
+    rest = orjson.dumps({**fields, **request.extra})
     return b"".join((b'{"input_ids":[', request.ids_json, b"],", rest[1:]))
 
 

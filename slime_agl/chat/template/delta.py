@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol
 
 from slime_agl.chat.template.glue import Glue
+from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import Seams
-from slime_agl.chat.template.tail import Continuation, Fork, Mode, Tail, kind_of, render_whole, tail_of
+from slime_agl.chat.template.tail import Continuation, Fork, Mode, Tail, render_whole, tail_of
 from slime_agl.errors import ConfigError
 from slime_agl.trace.turn import Media
 
@@ -108,3 +110,21 @@ class DeltaEncoder:
 def _has_reasoning(c: Continuation) -> bool:
     earlier: Any = (message.get("reasoning_content") for message in c.context)
     return bool(c.reply.reasoning) or any(earlier)
+
+
+def kind_of(reply: Reply, new_messages: Sequence[dict], *, prefilled: bool = False) -> str:
+    """Name a continuation by what was called and who speaks next.
+
+    'user', 'tool', 'parallel_tools', 'tool_then_user', 'call_then_user' (an unanswered call),
+    'again' (nothing new), 'user_then_prefill', and so on. Neighbours of one role count as one.
+    """
+    roles = [role for role, _ in groupby(message["role"] for message in new_messages)] + ["prefill"] * prefilled
+    answered = roles[:1] == ["tool"]
+    parallel = len(reply.tool_calls) > 1
+    if not reply.tool_calls:
+        head = ["stray_tool"] if answered else []
+    elif answered:
+        head = ["parallel_tools" if parallel else "tool"]
+    else:
+        head = ["parallel_calls" if parallel else "call"]
+    return "_then_".join(head + roles[answered:]) or "again"

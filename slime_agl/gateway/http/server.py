@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -19,10 +20,9 @@ from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.base import Engine, EngineInfo
 from slime_agl.errors import ConfigError, SlimeAglError
+from slime_agl.gateway.door import Door, is_loopback
 from slime_agl.gateway.http.app import build_app
 from slime_agl.gateway.http.connections import Connection, watch
-from slime_agl.gateway.http.door import Door
-from slime_agl.gateway.sessions.keys import is_loopback
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.gateway.turn.commits import Committer, TurnSink
@@ -149,7 +149,7 @@ class Gateway:
         server = self._server = runner.server
         try:
             listening = await loop.create_server(
-                lambda: Connection(server, counters, loop), config.host, config.port, backlog=2048
+                partial(Connection, server, counters, loop), config.host, config.port, backlog=2048
             )
         except OSError as error:
             raise ConfigError(

@@ -10,11 +10,11 @@ from collections.abc import Hashable, Sequence
 from slime_agl.engine.base import Engine
 from slime_agl.errors import SlimeAglError
 from slime_agl.gateway.bodies import Bounds
+from slime_agl.gateway.door import may_enter, mint_key
 from slime_agl.gateway.refusal import sealed, unknown_attempt, wrong_key
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.sessions.calls import Call, Mark
 from slime_agl.gateway.sessions.gate import Gate
-from slime_agl.gateway.sessions.keys import may_enter, mint_key
 from slime_agl.gateway.sessions.session import SealedSession, Session, SessionSpec
 from slime_agl.gateway.turn.maker import TurnMaker
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slime_agl.gateway.sessions.session import Session
 
 Message = dict[str, Any]
+BEGUN_FIELDS = frozenset({"continue_final_message", "add_generation_prompt"})
 
 
 def split_begun(body: Mapping[str, Any], messages: list[Message]) -> tuple[list[Message], str | None]:

@@ -119,7 +119,7 @@ class Conversation:
             elif end == consumed:
                 found.append(node)
             stack.extend((child, end) for child in node.children)
-        best = continued(found, messages) if found else None
+        best = continued(found, messages) if len(found) > 1 else next(iter(found), None)
         new = tuple(messages[consumed:])
         return Match(best, new, self._fork(best, messages, new, tools, kwargs))
 

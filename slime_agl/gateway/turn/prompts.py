@@ -10,7 +10,7 @@ from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, For
 from slime_agl.chat.template.messages import normalise, reply_message
 from slime_agl.chat.template.prefill import render_open
 from slime_agl.chat.template.renderer import Renderer
-from slime_agl.gateway.json_text import json_bytes
+from slime_agl.gateway.bodies import json_bytes
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.sessions.session import Session

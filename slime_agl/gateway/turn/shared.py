@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from slime_agl.gateway.json_text import json_bytes
+from slime_agl.gateway.bodies import json_bytes
 
 HELD = 512
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from slime_agl.gateway.protocols import fields
 from slime_agl.gateway.protocols.anthropic.blocks import block_events, blocks_of, messages_of, system_message
-from slime_agl.gateway.protocols.chat.dialect import forced_tool
+from slime_agl.gateway.protocols.chat import Usage, forced_tool
 from slime_agl.gateway.protocols.protocol import event
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest, Usage
+from slime_agl.gateway.request import Answer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import begun_text
 from slime_agl.trace.turn import LENGTH

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from slime_agl.gateway.protocols import fields
-from slime_agl.gateway.protocols.chat.dialect import MOST_ALTERNATIVES, forced_tool
+from slime_agl.gateway.protocols.chat import MOST_ALTERNATIVES, Usage, forced_tool
 from slime_agl.gateway.protocols.logprobs import TokenBytes
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.protocols.responses.events import response_events
 from slime_agl.gateway.protocols.responses.items import items_of, messages_of
 from slime_agl.gateway.protocols.responses.stored import Item, StoredResponse, StoredResponses, history
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest, Usage
+from slime_agl.gateway.request import Answer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.trace.turn import LENGTH
 
