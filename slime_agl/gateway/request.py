@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slime_agl.chat.template.messages import Reply
+from slime_agl.chat.template.tools import Tools
 from slime_agl.trace.turn import Turn
 
 ANY_TOOL = "*"
@@ -31,7 +32,7 @@ class TurnRequest:
 
     messages: list[dict[str, Any]]
     model: str
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
+from slime_agl.chat.template.tools import Tools
+from slime_agl.gateway.sessions.session import TEXTS_HELD, HeldTexts, IdText
 from slime_agl.gateway.turn.conversation import Context, Conversation, Node
-from slime_agl.gateway.turn.prompt import TEXTS_HELD, HeldTexts, IdText
 from slime_agl.gateway.turn.shared import Shared
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import STOP, Sampled, Turn
@@ -109,10 +110,9 @@ def test_an_echo_with_another_call_or_text_is_another_turn() -> None:
 
 def test_equal_tools_and_system_messages_are_one_object() -> None:
     shared = Shared()
-    tools = [{"type": "function", "function": {"name": "search"}}]
-    held = shared.tools(tools)
-    assert shared.tools([{"type": "function", "function": {"name": "search"}}]) is held
-    assert shared.tools([{"type": "function", "function": {"name": "read"}}]) is not held
+    held = shared.tools(Tools([{"type": "function", "function": {"name": "search"}}]))
+    assert shared.tools(Tools([{"type": "function", "function": {"name": "search"}}])) is held
+    assert shared.tools(Tools([{"type": "function", "function": {"name": "read"}}])) is not held
     assert shared.tools(None) is None
     assert shared.message({"role": "system", "content": "be brief"}) is shared.message(dict(SYSTEM))
     assert shared.message(ASK) is ASK

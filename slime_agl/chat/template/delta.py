@@ -68,6 +68,7 @@ class DeltaEncoder:
         self._history = history
         self._glue = Glue(renderer)
         self._seams = Seams(renderer)
+        self._short: set[tuple[frozenset[int], str]] = set()
 
     def delta(self, c: Continuation) -> Delta | Fork:
         """Return the ids that come after the held ones, or why there are none.
@@ -77,7 +78,7 @@ class DeltaEncoder:
         kind = kind_of(c.reply, c.new_messages, prefilled=c.prefill is not None)
         if any(message["role"] == "assistant" for message in c.new_messages):
             return Fork("edited_reply")
-        mode = self._plan.mode(kind, c.kwargs)
+        mode = self._mode(kind, c.kwargs)
         if mode == "fork":
             return Fork("unproven")
         if self._history == "template" and self._plan.rewrites(kind, c.kwargs, reasoning=_has_reasoning(c)):
@@ -97,6 +98,16 @@ class DeltaEncoder:
         """Whether `delta` takes microseconds: a shape seen before, whose text is put together; else it may take tenths of
         a second."""
         return self._glue.knows(c)
+
+    def _mode(self, kind: str, kwargs: Mapping[str, Any]) -> Mode:
+        """What the plan says. The usual, a proven kind without variables, is told without asking it again."""
+        known = (self._renderer.marker_ids, kind)
+        if not kwargs and known in self._short:
+            return "short"
+        mode = self._plan.mode(kind, kwargs)
+        if mode == "short" and not kwargs:
+            self._short.add(known)
+        return mode
 
     def _splice(self, ids: list[int], last_id: int | None) -> list[int]:
         """Leave the marker out when the model has already ended its turn.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from slime_agl.chat.template.messages import Reply, call_entry
-from slime_agl.chat.template.prefill import render_open
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import TemplateError
 from slime_agl.trace.turn import Media
 
@@ -36,7 +36,7 @@ class Continuation:
     context: Sequence[dict]
     reply: Reply
     new_messages: list[dict]
-    tools: list[dict] | None
+    tools: Tools | None
     kwargs: dict
     last_id: int | None
     prefill: str | None = None
@@ -99,7 +99,7 @@ def render_whole(
     kwargs = c.kwargs if kwargs is None else kwargs
     if c.prefill is None:
         return renderer.render(messages, c.tools, kwargs)
-    return render_open(renderer, messages, c.prefill, c.tools, kwargs)
+    return renderer.render_open(messages, c.prefill, c.tools, kwargs)
 
 
 def _cut(renderer: Renderer, text: str, new_messages: Sequence[dict]) -> Tail | Fork:

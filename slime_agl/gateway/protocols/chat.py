@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slime_agl.chat.template.messages import wire_message
+from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
@@ -240,9 +241,10 @@ def _is_call(call: Any) -> bool:
     return isinstance(call, dict) and isinstance(call.get("id"), str | None)
 
 
-def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
+def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str]:
     """The tools that the template is to show, and TurnRequest.forced."""
-    tools = fields.objects(body, "tools") or None
+    given = fields.objects(body, "tools")
+    tools = Tools(given) if given else None
     for at, tool in enumerate(tools or ()):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

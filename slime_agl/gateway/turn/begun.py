@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.opening import call_opening
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import TemplateError
@@ -63,12 +62,6 @@ def begun_text(messages: list[Message]) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def without_begun(reply: Reply, begun: str) -> Reply:
-    """What an agent is answered: it has the beginning already."""
-    start = next((start for start in (begun, begun.strip()) if reply.text.startswith(start)), "")
-    return replace(reply, text=reply.text[len(start) :]) if start else reply
-
-
 async def resumed(session: Session, request: TurnRequest, long: LongTexts) -> Prompt | None:
     """The prompt that goes on with a turn of ours: its ids as sampled, and the ids of what the agent wrote after.
 
@@ -82,7 +75,6 @@ async def resumed(session: Session, request: TurnRequest, long: LongTexts) -> Pr
     return Prompt(
         parent=node.index,
         new_ids=written,
-        ids=session.texts.of(node.index).extended(written),
         node=node.parent,
         added=node.added,
         tools=node.tools,
@@ -102,4 +94,4 @@ def forced(prompt: Prompt, request: TurnRequest, renderer: Renderer) -> Prompt:
     except TemplateError as error:
         raise bad_field("tool_choice", str(error)) from error
     ids = token_array(renderer.encode(opening.text))
-    return replace(prompt, new_ids=prompt.new_ids + ids, ids=prompt.ids.extended(ids), begun=opening.call)
+    return replace(prompt, new_ids=prompt.new_ids + ids, begun=opening.call)

@@ -11,10 +11,10 @@ from typing import Protocol
 from slime_agl.chat.parse.reply import ReplyParser
 from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.renderer import Renderer
-from slime_agl.gateway.refusal import Refusal
+from slime_agl.errors import EngineError, EngineRejected
+from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal
 from slime_agl.gateway.request import Answer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
-from slime_agl.gateway.turn.begun import without_begun
 from slime_agl.gateway.turn.conversation import Node
 from slime_agl.gateway.turn.own_prompts import TextNode
 from slime_agl.gateway.turn.prompt import Prompt
@@ -50,13 +50,23 @@ class Committer:
             self._commit(session, request, prompt, gone, "restarted")
         return [self._commit(session, request, prompt, draft, untrained) for draft in drafts]
 
-    def salvage(self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft]) -> None:
-        """Commit what the engine had sampled when it failed; it does not train."""
+    def fail(
+        self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft], error: EngineError
+    ) -> Refusal:
+        """Commit what the engine had sampled when it failed, which does not train; returns what the agent is told."""
+        session.failed(error)
         for gone in [gone for draft in drafts for gone in draft.dropped]:
             self._commit(session, request, prompt, gone, "restarted")
         for draft in drafts:
             if draft.length:
                 self._commit(session, request, prompt, draft, "engine_error")
+        if not isinstance(error, EngineRejected):
+            return Refusal(502, str(error), type="api_error", code="engine_unavailable")
+        if not error.overflow:
+            return Refusal(400, str(error), code="engine_rejected")
+        refusal = Refusal(400, str(error), code=CONTEXT_OVERFLOW)
+        refusal.after = prompt.parent
+        return refusal
 
     def refuse(self, session: Session, refusal: Refusal) -> None:
         """Take note of the turn after which a sequence had no room for a prompt."""
@@ -88,8 +98,8 @@ class Committer:
             self._remember(session, turn, request, prompt, reply)
         self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, ledger)
         shown = ledger.shown(turn.index) if request.return_ids else None
-        answered = without_begun(reply, request.begun) if request.begun else reply
-        return Answer(turn, answered, prompt.ids.length, shown)
+        answered = _without_begun(reply, request.begun) if request.begun else reply
+        return Answer(turn, answered, ledger.length(turn.index) - turn.output_length, shown)
 
     def _remember(
         self, session: Session, turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply
@@ -170,3 +180,9 @@ def _without_stop(matched: str, reply: Reply) -> Reply:
     if matched not in reply.text:
         return reply
     return replace(reply, text=reply.text[: reply.text.rindex(matched)], stopped_by=matched)
+
+
+def _without_begun(reply: Reply, begun: str) -> Reply:
+    """What an agent is answered: it has the beginning already."""
+    start = next((start for start in (begun, begun.strip()) if reply.text.startswith(start)), "")
+    return replace(reply, text=reply.text[len(start) :]) if start else reply

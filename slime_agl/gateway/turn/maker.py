@@ -6,15 +6,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from slime_agl.errors import EngineError, EngineRejected, InvariantError, TemplateError
-from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
+from slime_agl.errors import EngineError, InvariantError, TemplateError
+from slime_agl.gateway.refusal import Refusal, bad_field
 from slime_agl.gateway.request import Answer, TurnRequest
 from slime_agl.gateway.sessions.calls import Call
 from slime_agl.gateway.sessions.session import Session, SessionSpec
 from slime_agl.gateway.turn.commits import Committer
-from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.prompts import PromptMaker
-from slime_agl.gateway.turn.sampling import Draft, Sampler
+from slime_agl.gateway.turn.sampling import Sampler
 
 
 class TurnMaker:
@@ -48,7 +47,7 @@ class TurnMaker:
             try:
                 await self._sampler.sample(session, call, drafts)
             except EngineError as error:
-                raise self._failed(session, request, prompt, drafts, error) from error
+                raise self._committer.fail(session, request, prompt, drafts, error) from error
             await call.claimed()
             return self._committer.commit(session, request, prompt, drafts, call.refused)
         except TemplateError as error:
@@ -77,26 +76,13 @@ class TurnMaker:
     async def count(self, session: Session, request: TurnRequest) -> int:
         """Tokens that the engine would be shown for a request. Raises Refusal."""
         try:
-            return (await self._prompts.make(session, request)).ids.length
+            prompt = await self._prompts.make(session, request)
+            return session.texts.of(prompt.parent).length + len(prompt.new_ids)
         except TemplateError as error:
             raise _template_refusal(error) from error
         except Refusal as refusal:
             self._committer.refuse(session, refusal)
             raise
-
-    def _failed(
-        self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft], error: EngineError
-    ) -> Refusal:
-        """Keep what was sampled before the engine failed; returns what the agent is told."""
-        session.failed(error)
-        self._committer.salvage(session, request, prompt, drafts)
-        if not isinstance(error, EngineRejected):
-            return Refusal(502, str(error), type="api_error", code="engine_unavailable")
-        if not error.overflow:
-            return Refusal(400, str(error), code="engine_rejected")
-        refusal = Refusal(400, str(error), code=CONTEXT_OVERFLOW)
-        refusal.after = prompt.parent
-        return refusal
 
 
 def _template_refusal(error: TemplateError) -> Refusal:

@@ -97,17 +97,14 @@ async def text_prompt(session: Session, text: str, long: LongTexts, *, special: 
     start = session.own_prompts.start(text, session.ledger, long.renderer.decode)
     fresh = start.parent is None and not start.head
     rest = await long.encoded(session, text[start.rest :], special=fresh and special)
-    new_ids = start.head + token_array(rest)
-    ids = session.texts.of(start.parent).extended(new_ids)
-    return Prompt(parent=start.parent, new_ids=new_ids, ids=ids, fork=start.fork, start=start)
+    return Prompt(parent=start.parent, new_ids=start.head + token_array(rest), fork=start.fork, start=start)
 
 
 def ids_prompt(session: Session, ids: tuple[int, ...]) -> Prompt:
     """The prompt of ids, less those that a turn of the session holds."""
     parent = longest_held(session.ledger, ids)
-    held = session.texts.of(parent)
-    new_ids = token_array(ids[held.length :])
-    return Prompt(parent=parent, new_ids=new_ids, ids=held.extended(new_ids))
+    held = 0 if parent is None else session.ledger.length(parent)
+    return Prompt(parent=parent, new_ids=token_array(ids[held:]))
 
 
 def longest_held(ledger: Ledger, prompt: tuple[int, ...]) -> int | None:

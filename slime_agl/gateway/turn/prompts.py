@@ -8,9 +8,7 @@ from functools import partial
 
 from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork
 from slime_agl.chat.template.messages import normalise, reply_message
-from slime_agl.chat.template.prefill import render_open
 from slime_agl.chat.template.renderer import Renderer
-from slime_agl.gateway.bodies import json_bytes
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.sessions.session import Session
@@ -18,7 +16,7 @@ from slime_agl.gateway.turn.begun import forced, resumed
 from slime_agl.gateway.turn.conversation import Context, Message, Node
 from slime_agl.gateway.turn.long_texts import SHORT_TEXT, LongTexts
 from slime_agl.gateway.turn.own_prompts import ids_prompt, text_prompt
-from slime_agl.gateway.turn.prompt import IdText, Prompt
+from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.shared import Shared
 from slime_agl.trace.turn import Media, token_array
 
@@ -61,11 +59,9 @@ class PromptMaker:
             if isinstance(delta, Delta):
                 if delta.rendered:
                     session.count("rendered_deltas")
-                new_ids = token_array(delta.ids)
                 return Prompt(
                     parent=node.index,
-                    new_ids=new_ids,
-                    ids=session.texts.of(node.index).extended(new_ids),
+                    new_ids=token_array(delta.ids),
                     fork=fork,
                     media=delta.media,
                     node=node,
@@ -76,11 +72,9 @@ class PromptMaker:
             fork = delta.reason
             normal = [*Context(node), reply_message(node.reply), *normal]
         ids, media = await self._encode(session, normal, request)
-        new_ids = token_array(ids)
         return Prompt(
             parent=None,
-            new_ids=new_ids,
-            ids=IdText().extended(new_ids),
+            new_ids=token_array(ids),
             fork=fork,
             media=media,
             added=self._added(request.messages),
@@ -113,13 +107,13 @@ class PromptMaker:
             if request.begun is None:
                 text = self._renderer.render(messages, request.tools, kwargs)
             else:
-                text = render_open(self._renderer, messages, request.begun, request.tools, kwargs)
+                text = self._renderer.render_open(messages, request.begun, request.tools, kwargs)
             return self._renderer.shown(text, messages)
 
         texts, images = _texts(messages)
         said = whole = sum(map(len, texts))
         if request.tools:
-            texts.append(json_bytes(request.tools).decode("utf-8", "replace"))
+            texts.append(request.tools.text.decode("utf-8", "replace"))
             whole += len(texts[-1])
         few = len(request.tools or ()) <= FEW_TOOLS and whole < LONG_TOOLS
         if said < SHORT_TEXT and few and not images:

@@ -14,8 +14,8 @@ from slime_agl.errors import EngineRejected, InvariantError
 from slime_agl.gateway.refusal import bad_field, context_overflow
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.sessions.calls import Call
-from slime_agl.gateway.sessions.session import Session, SessionSpec
-from slime_agl.gateway.turn.prompt import IdText, Prompt
+from slime_agl.gateway.sessions.session import IdText, Session, SessionSpec
+from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.stops import Stops
 from slime_agl.trace.turn import ABORT, LENGTH, Sampled
 
@@ -93,14 +93,15 @@ class Sampler:
         Raises:
             Refusal: the prompt leaves no room under the context limit.
         """
-        params = self._params(session, request, prompt)
+        ids = session.texts.of(prompt.parent).extended(prompt.new_ids)
+        params = self._params(session, request, prompt.parent, ids.length)
         extra = request.extra
         images = session.ledger.images(prompt.parent) + (() if prompt.media is None else prompt.media.images)
         if images:
             extra = {**extra, "image_data": images}
         return [
             Draft(
-                prompt.ids,
+                ids,
                 params=_seeded(params, number) if number else params,
                 extra=extra,
                 covered=session.ledger.covered(prompt.parent),
@@ -110,16 +111,16 @@ class Sampler:
             for number in range(request.n)
         ]
 
-    def _params(self, session: Session, request: TurnRequest, prompt: Prompt) -> dict[str, Any]:
+    def _params(self, session: Session, request: TurnRequest, parent: int | None, length: int) -> dict[str, Any]:
         spec = session.spec
         context = self.context(spec)
         rooms = [limit for limit in (spec.response_limit, request.max_tokens) if limit is not None]
         if context is not None:
-            if prompt.ids.length >= context:
-                refusal = session.overflowed(context_overflow(prompt.ids.length, context))
-                refusal.after = prompt.parent
+            if length >= context:
+                refusal = session.overflowed(context_overflow(length, context))
+                refusal.after = parent
                 raise refusal
-            rooms.append(context - prompt.ids.length)
+            rooms.append(context - length)
         if not rooms:
             raise bad_field(
                 "max_tokens",
