@@ -39,7 +39,7 @@ class Committer:
         self._renderer, self._parser, self._sink = renderer, parser, sink
         self._openings: dict[bytes, bool] = {}
 
-    def commit(
+    def commit_turns(
         self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft], untrained: str
     ) -> list[Answer]:
         """Commit drafts, each a turn. untrained: why they must not be trained, '' when they may be.
@@ -50,7 +50,7 @@ class Committer:
             self._commit(session, request, prompt, gone, "restarted")
         return [self._commit(session, request, prompt, draft, untrained) for draft in drafts]
 
-    def fail(
+    def commit_failed(
         self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft], error: EngineError
     ) -> Refusal:
         """Commit what the engine had sampled when it failed, which does not train; returns what the agent is told."""

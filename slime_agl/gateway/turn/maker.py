@@ -47,9 +47,9 @@ class TurnMaker:
             try:
                 await self._sampler.sample(session, call, drafts)
             except EngineError as error:
-                raise self._committer.fail(session, request, prompt, drafts, error) from error
+                raise self._committer.commit_failed(session, request, prompt, drafts, error) from error
             await call.claimed()
-            return self._committer.commit(session, request, prompt, drafts, call.refused)
+            return self._committer.commit_turns(session, request, prompt, drafts, call.refused)
         except TemplateError as error:
             raise _template_refusal(error) from error
         except Refusal as refusal:

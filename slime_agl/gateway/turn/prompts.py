@@ -9,6 +9,7 @@ from functools import partial
 from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork
 from slime_agl.chat.template.messages import normalise, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.sessions.session import Session
@@ -33,21 +34,27 @@ class PromptMaker:
         self._renderer, self._delta = renderer, delta
         self._shared = Shared()
         self._long = LongTexts(renderer)
-        self.close, self.shows_images = self._long.close, self._long.shows_images
+
+    def close(self) -> None:
+        self._long.close()
+
+    async def shows_images(self, session: Session) -> bool:
+        """Whether there is a processor for images; loads it the first time."""
+        return await self._long.shows_images(session)
 
     async def make(self, session: Session, request: TurnRequest) -> Prompt:
         """The prompt of a request. Raises Refusal, TemplateError."""
-        if isinstance(request.prompt, str):
-            return await text_prompt(session, request.prompt, self._long, special=request.add_special_tokens)
-        if request.prompt is not None:
+        tools = request.tools and self._shared.tools(request.tools)
+        if isinstance(request.prompt, tuple):
             return ids_prompt(session, request.prompt)
+        if request.prompt is not None:
+            return await text_prompt(session, request.prompt, self._long, special=request.add_special_tokens)
         if request.begun is not None and (prompt := await resumed(session, request, self._long)):
             return prompt
-        prompt = await self._chat_prompt(session, request)
+        prompt = await self._chat_prompt(session, request, tools)
         return forced(prompt, request, self._renderer) if request.forced else prompt
 
-    async def _chat_prompt(self, session: Session, request: TurnRequest) -> Prompt:
-        tools = request.tools and self._shared.tools(request.tools)
+    async def _chat_prompt(self, session: Session, request: TurnRequest, tools: Tools | None) -> Prompt:
         match = session.conversation.match(request.messages, tools, request.template_kwargs)
         normal, fork = normalise(list(match.new)), match.fork
         if (node := match.node) is not None:
@@ -71,13 +78,14 @@ class PromptMaker:
                 )
             fork = delta.reason
             normal = [*Context(node), reply_message(node.reply), *normal]
+        added = self._added(request.messages)
         ids, media = await self._encode(session, normal, request)
         return Prompt(
             parent=None,
             new_ids=token_array(ids),
             fork=fork,
             media=media,
-            added=self._added(request.messages),
+            added=added,
             tools=tools,
             begun=request.begun or "",
         )
