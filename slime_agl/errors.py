@@ -53,7 +53,14 @@ class EngineUnavailable(EngineError):
 
 
 class EngineRejected(EngineError):
-    """The engine refused the request (4xx); trying again would be refused again."""
+    """The engine refused the request (4xx); trying again would be refused again.
+
+    `overflow`: because prompt and answer do not fit into its context.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, overflow: bool = False) -> None:
+        super().__init__(message, status=status)
+        self.overflow = overflow
 
 
 class AgentError(SlimeAglError):

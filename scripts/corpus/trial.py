@@ -17,6 +17,7 @@ from slime_agl.chat.proof.probes import KINDS
 from slime_agl.chat.template.delta import Continuation, DeltaEncoder, Fork, render_whole
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import TemplateError
 
 TOOLS = [
@@ -158,7 +159,7 @@ def _continuation(kind: str, words: Words, shape: int, context: list[dict], time
             new += [{"role": role, "content": words.content(shape)} for _ in range(times)]
     prefill = f"Surely {words.word()}" if kind.endswith("prefill") else None
     reply = Reply("" if calls else f"said {words.word()}", "", calls)
-    return Continuation(context, reply, new, TOOLS, {}, None, prefill)
+    return Continuation(context, reply, new, Tools(TOOLS), {}, None, prefill)
 
 
 def _result(call: ToolCall, content: str) -> dict:

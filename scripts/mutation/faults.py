@@ -27,7 +27,7 @@ PARALLEL = "tests/gateway/test_gateway_parallel.py"
 OWN_REWARD = BELONGS + "test_every_sample_has_the_reward_of_its_own_execution"
 SAMPLES, TURNS, SAMPLING = (
     "slime_agl/rollout/samples.py",
-    "slime_agl/gateway/turn/maker.py",
+    "slime_agl/gateway/turn/commits.py",
     "slime_agl/gateway/turn/sampling.py",
 )
 CONVERSATION, SESSIONS, ANSWER = (
@@ -39,7 +39,7 @@ GLUE = "            if at > first:\n                sample.append_response_token
 FAULTS: dict[str, Fault] = {
     # what the engine is shown
     "history is encoded again": Fault(
-        "slime_agl/gateway/prompts.py", "if (node := match.node) is not None:", "if (node := match.node) is not None and node.index < 0:",
+        "slime_agl/gateway/turn/prompts.py", "if (node := match.node) is not None:", "if (node := match.node) is not None and node.index < 0:",
         ONE_SEGMENT,
     ),
     "output is encoded again": Fault(
@@ -48,7 +48,7 @@ FAULTS: dict[str, Fault] = {
         NOT_CANONICAL,
     ),
     "parallel results swapped": Fault(
-        "slime_agl/gateway/prompts.py", "normalise(list(match.new)), match.fork", "normalise(list(match.new)[::-1]), match.fork", PARALLEL
+        "slime_agl/gateway/turn/prompts.py", "normalise(list(match.new)), match.fork", "normalise(list(match.new)[::-1]), match.fork", PARALLEL
     ),
     "parallel results swapped, Anthropic": Fault(
         "slime_agl/gateway/protocols/anthropic/blocks.py", 'told.append({"role": "tool", "tool_call_id"',
@@ -96,8 +96,7 @@ FAULTS: dict[str, Fault] = {
         SAMPLING, "        self.dropped.append(gone)\n", "", CALLS + "test_a_constrained_turn_that_is_cut_begins_anew"
     ),
     "an abandoned turn trains": Fault(
-        TURNS, "self._commit(session, request, prompt, draft, call.refused)",
-        'self._commit(session, request, prompt, draft, "")',
+        "slime_agl/gateway/turn/maker.py", "prompt, drafts, call.refused)", 'prompt, drafts, "")',
         CALLS + "test_a_call_whose_client_is_gone_is_aborted_after_the_grace",
     ),
     "the weight version is stale": Fault(

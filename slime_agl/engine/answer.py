@@ -16,7 +16,7 @@ import orjson
 
 from slime_agl.engine.base import EngineRequest
 from slime_agl.engine.faults import WrongAnswer
-from slime_agl.engine.replay import read_experts, read_top_p, wants_top_p
+from slime_agl.engine.replay import CUSTOM, read_experts, read_top_p, wants_top_p
 from slime_agl.engine.wire import refuse, words_of
 from slime_agl.trace.turn import ABORT, LENGTH, STOP, Sampled, logprob_array, token_array
 
@@ -73,8 +73,8 @@ def read_answer(
         weight_version=_weight_version(meta, rid),
         latency=latency,
         meta=_kept(meta, request, rid),
-        experts=read_experts(meta, request, rid, len(ids)),
-        top_p=read_top_p(meta, request, rid, len(ids), vocab_size),
+        experts=None if request.experts_width is None else read_experts(meta, request, rid, len(ids)),
+        top_p=read_top_p(meta, request, rid, len(ids), vocab_size) if CUSTOM in request.sampling_params else None,
     )
 
 
@@ -82,7 +82,7 @@ def largest_answer(request: EngineRequest) -> int:
     """Bytes that an answer to this request can have at most, JSON and base64 included."""
     new = request.sampling_params.get("max_new_tokens") or UNLIMITED
     a_token = BYTES_OF_A_TOKEN + ALTERNATIVE_BYTES * (request.extra.get(ALTERNATIVES_ASKED) or 0)
-    if wants_top_p(request.sampling_params):
+    if CUSTOM in request.sampling_params and wants_top_p(request.sampling_params):
         a_token += BASE64_INT32 * TOP_P_IDS_OF_A_TOKEN
     routed = BASE64_INT32 * (request.experts_width or 0)
     return BYTES_OF_AN_ANSWER + new * a_token + (request.prompt_length + new) * (routed + PROMPT_TOKEN_BYTES)

@@ -15,6 +15,8 @@ from slime_agl.engine.faults import WrongAnswer
 from slime_agl.errors import InvariantError
 from slime_agl.trace.replay import Experts, TopP, pack_experts
 
+# The sampling parameter without which no top-p sets are asked for.
+CUSTOM = "custom_params"
 TOP_P_ASKED = "return_top_p_token_ids"
 TOP_P_IDS = ("top_p_token_ids", "top_p_kept_token_ids")
 TOP_P_OFFSETS = ("top_p_token_offsets", "top_p_kept_token_offsets")
@@ -23,13 +25,11 @@ EXPERTS = "routed_experts"
 
 def replay_fields(request: EngineRequest) -> dict[str, Any]:
     """Top-level fields that ask for routed experts; those of top-p sets stand in the sampling parameters."""
-    if request.experts_width is None:
-        return {}
     return {"return_routed_experts": True, "routed_experts_start_len": request.experts_from}
 
 
 def wants_top_p(params: Mapping[str, Any]) -> bool:
-    return bool((params.get("custom_params") or {}).get(TOP_P_ASKED))
+    return bool((params.get(CUSTOM) or {}).get(TOP_P_ASKED))
 
 
 def read_experts(meta: Mapping[str, Any], request: EngineRequest, rid: str, new_tokens: int) -> Experts | None:

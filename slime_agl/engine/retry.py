@@ -34,39 +34,40 @@ class RoutingKeys:
     A router that pins a key to a worker keeps it pinned when the worker is dead. After `rekey_after`
     failures in a row the session gets another key: it loses its prefix cache, not its life. The new key may lead
     to the same worker; until it has worked, one failure is enough to change it again.
+    states: of sessions that have failed; while it is empty, each session's key is its own name.
     """
 
     rekey_after: int = 2
     rekeys: int = 0
-    _states: OrderedDict[str, _State] = field(default_factory=OrderedDict)
+    states: OrderedDict[str, _State] = field(default_factory=OrderedDict)
 
     def key(self, session: str) -> str:
-        state = self._states.get(session)
+        state = self.states.get(session)
         return session if state is None or not state.generation else f"{session}~{state.generation}"
 
     def failed(self, session: str, key: str) -> None:
         """Count a failure against `key`; one that is no longer the session's key does not count."""
         if key != self.key(session):
             return
-        state = self._states.setdefault(session, _State())
-        self._states.move_to_end(session)
+        state = self.states.setdefault(session, _State())
+        self.states.move_to_end(session)
         state.failures += 1
         if state.failures >= self.rekey_after or not state.proven:
             state.generation += 1
             state.failures = 0
             state.proven = False
             self.rekeys += 1
-        if len(self._states) > REMEMBERED_SESSIONS:
-            self._states.popitem(last=False)
+        if len(self.states) > REMEMBERED_SESSIONS:
+            self.states.popitem(last=False)
 
     def worked(self, session: str) -> None:
-        state = self._states.get(session)
+        state = self.states.get(session)
         if state is None:
             return
         state.failures = 0
         state.proven = True
         if not state.generation:
-            del self._states[session]
+            del self.states[session]
 
 
 @dataclass(slots=True)

@@ -42,7 +42,13 @@ SILENT_SECONDS = 60.0
 
 
 class Route(Protocol):
-    """Where requests go. `base`, and then `failed` or `worked`, are called for every try."""
+    """Where requests go.
+
+    plain: the address of all requests while nothing is amiss. While it is '', `base` is asked before a try, and
+    `worked` told after one; `failed` is always told.
+    """
+
+    plain: str
 
     async def base(self, key: str) -> str:
         """The address for a routing key; the same key leads to the same worker while that lives."""
@@ -69,6 +75,8 @@ class ToWorkers:
     A worker that failed is left out for a while; only its keys move, and they come back to it. The
     list is read again now and then, and after a failure.
     """
+
+    plain = ""
 
     def __init__(self, workers: Workers, urls: Iterable[str]) -> None:
         self._workers = workers
@@ -113,6 +121,7 @@ class ByRouter:
     """
 
     def __init__(self, workers: Workers) -> None:
+        self.plain = workers.url
         self._workers = workers
         self._direct: ToWorkers | None = None
         self._failures = 0
@@ -130,6 +139,7 @@ class ByRouter:
         return "" if base == self._workers.url else base
 
     def failed(self, base: str, status: int | None) -> None:
+        self.plain = ""
         if base != self._workers.url:
             if self._direct is not None:
                 self._direct.failed(base, status)
@@ -141,6 +151,7 @@ class ByRouter:
     def worked(self, base: str) -> None:
         if base == self._workers.url:
             self._failures, self._pause = 0, DIRECT_SECONDS
+            self.plain = "" if self._direct is not None else base
         elif self._direct is not None:
             self._direct.worked(base)
 
@@ -189,7 +200,7 @@ class ByRouter:
                 "the router %s %s: requests go to the %d workers that do directly, each session to one of them",
                 self._workers.url, why if answers else "does not answer", len(alive),
             )  # fmt: skip
-            self._direct = ToWorkers(self._workers, alive)
+            self.plain, self._direct = "", ToWorkers(self._workers, alive)
             # A router that is passed by again before it has worked is tried less and less often.
             self._pause = DIRECT_SECONDS if silent or not answers else min(2 * self._pause, LONGEST_DIRECT_SECONDS)
         for url in silent:

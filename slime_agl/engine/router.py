@@ -188,9 +188,9 @@ class RouterEngine:
     async def _until_answered(self, request: EngineRequest, flight: _Flight) -> Sampled:
         wrong = 0
         for failures in itertools.count(1):
-            key = self.keys.key(request.session_key)
+            key = self.keys.key(request.session_key) if self.keys.states else request.session_key
             try:
-                flight.base = await self._route.base(key)
+                flight.base = self._route.plain or await self._route.base(key)
                 sampled = await self._post(request, flight, key)
             except TryAgain as fault:
                 if flight.aborted.is_set():
@@ -202,8 +202,10 @@ class RouterEngine:
                 self.counters.retries += 1
                 flight.rid = f"{failures}~{request.rid}"
             else:
-                self.keys.worked(request.session_key)
-                self._route.worked(flight.base)
+                if self.keys.states:
+                    self.keys.worked(request.session_key)
+                if not self._route.plain:
+                    self._route.worked(flight.base)
                 return sampled
 
     async def _after(

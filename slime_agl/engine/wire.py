@@ -15,6 +15,8 @@ from slime_agl.trace.turn import ABORT, Sampled, logprob_array, token_array
 
 OWN_FIELDS = frozenset({"input_ids", "sampling_params", "return_logprob", "stream", "rid"})
 LONGEST_QUOTE = 600
+# In SGLang's errors for a request that its context cannot hold; they carry no code.
+OVERFLOW_WORDS = "context length"
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -27,7 +29,9 @@ def request_body(request: EngineRequest, rid: str) -> bytes:
     if taken := OWN_FIELDS & request.extra.keys():
         raise ValueError(f"request {request.rid}: extra fields {sorted(taken)} are set by the engine client itself")
     fields = {"sampling_params": dict(request.sampling_params), "return_logprob": True, "stream": False, "rid": rid}
-    rest = orjson.dumps({**fields, **replay_fields(request), **request.extra})
+    if request.experts_width is not None:
+        fields |= replay_fields(request)
+    rest = orjson.dumps({**fields, **request.extra})
     return b"".join((b'{"input_ids":[', request.ids_json, b"],", rest[1:]))
 
 
@@ -61,4 +65,5 @@ def refuse(status: int, words: str, request: EngineRequest) -> None:
         f"the engine refused request {request.rid} ({request.prompt_length} prompt tokens) with HTTP {status}: "
         f"{words}. It would refuse it again: change the prompt or the sampling parameters it names",
         status=status,
+        overflow=OVERFLOW_WORDS in words,
     )

@@ -1,12 +1,15 @@
-"""Request bodies: how large one may be, how many of an attempt are held at a time, and reading one in time."""
+"""Bodies: how large one may be, how many of an attempt are held at a time, reading one in time, and writing one."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
+import orjson
 from aiohttp import web
 
 from slime_agl.gateway.refusal import Refusal, context_overflow, overlong
@@ -181,3 +184,15 @@ async def read_body(request: web.Request, limit: int) -> bytes | None:
         ) from error
     except web.RequestPayloadError as error:
         raise Refusal(400, "the request body cannot be read: it ends early, or is not framed as HTTP says") from error
+
+
+def json_bytes(value: Any) -> bytes:
+    """The value in UTF-8. A model's arguments may hold numbers of any size and nest deeper than orjson writes."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        pass
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only escape
+        return json.dumps(value, separators=(",", ":")).encode()

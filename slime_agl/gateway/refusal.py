@@ -11,7 +11,8 @@ OVERFLOW_WORDS = "maximum context length is"  # for dialects whose errors have n
 class Refusal(SlimeAglError):
     """An answer other than a turn: HTTP status, OpenAI's error type and code, and the field at fault.
 
-    `retry` tells clients whether the same request may succeed later.
+    `retry` tells clients whether the same request may succeed later. `after` is the turn after which the sequence has no
+    room for the prompt, None for other refusals.
     """
 
     boundary = "request"
@@ -21,6 +22,7 @@ class Refusal(SlimeAglError):
         param: str | None = None, retry: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(message)
+        self.after: int | None = None
         self.status, self.message, self.type, self.code, self.param, self.retry = (
             status,
             message,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from slime_agl.chat.template.messages import Reply
+from slime_agl.chat.template.tools import Tools
 from slime_agl.trace.turn import Turn
 
 ANY_TOOL = "*"
@@ -31,7 +32,7 @@ class TurnRequest:
 
     messages: list[dict[str, Any]]
     model: str
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -57,25 +58,3 @@ class Answer:
     reply: Reply
     prompt_tokens: int
     prompt_ids: array | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of a call: shown, found in the engine's prefix cache, sampled, and sampled as reasoning if known."""
-
-    prompt: int
-    cached: int
-    output: int
-    reasoning: int
-
-    @classmethod
-    def of(cls, answers: Sequence[Answer], n: int = 1) -> Usage:
-        """Add up a call's answers; each n of them share a prompt."""
-        parts = [part for answer in answers for part in answer.turn.parts]
-        firsts = [answer.turn.parts[0].cached_tokens for answer in answers[::n] if answer.turn.parts]
-        return cls(
-            prompt=sum(answer.prompt_tokens for answer in answers[::n]),
-            cached=sum(firsts),
-            output=sum(len(part.ids) for part in parts),
-            reasoning=sum(part.meta.get("reasoning_tokens") or 0 for part in parts),
-        )

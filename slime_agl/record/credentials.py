@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 _SHAPES = (
-    rb"sk-agl-[A-Za-z0-9_-]{32}",  # the gateway's own, see slime_agl.gateway.sessions.keys
+    rb"sk-agl-[A-Za-z0-9_-]{32}",  # the gateway's own, see slime_agl.gateway.door
     rb"sk-[A-Za-z0-9]{48}|sk-[0-9a-f]{32}",
     rb"sk-(?:proj-|svcacct-|admin-)?[A-Za-z0-9_-]{20,100}T3BlbkFJ[A-Za-z0-9_-]{20,100}",
     rb"sk-ant-[a-z]{3,8}[0-9]{2}-[A-Za-z0-9_-]{80,120}",

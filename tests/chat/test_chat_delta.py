@@ -13,6 +13,7 @@ from slime_agl.chat.proof.probes import KINDS
 from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork, kind_of
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import ConfigError
 
 USER = {"role": "user", "content": "hi"}
@@ -220,7 +221,7 @@ def continuations(draw: st.DrawFn) -> Continuation:
     reply, new = turn(draw(st.booleans()))
     if draw(st.booleans()) and reply.tool_calls:
         new.append(_user(draw(words)))
-    return Continuation(context, reply, new, draw(st.sampled_from([None, TOOLS])), {}, None)
+    return Continuation(context, reply, new, draw(st.sampled_from([None, Tools(TOOLS)])), {}, None)
 
 
 def _user(text: str) -> dict:

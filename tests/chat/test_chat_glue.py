@@ -13,6 +13,7 @@ from slime_agl.chat.template.messages import Reply, ToolCall
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.shape import PROBE_TOOLS
 from slime_agl.chat.template.tail import Continuation, Tail, tail_of
+from slime_agl.chat.template.tools import Tools
 
 
 def roles(body: str, ending: str = "") -> str:
@@ -118,7 +119,7 @@ def test_template_variables_tools_and_new_stop_tokens_have_tails_of_their_own(
     ending = "{% if brief %}{{ 'brief' }}{% endif %}{% if tools %}{{ tools | length }}{% endif %}"
     renderer = tokenizer_for(SPECIAL, roles("{{ m.content }}", ending))
     glue = Glue(renderer)
-    many = PROBE_TOOLS * 3
+    many = Tools(PROBE_TOOLS * 3)
     for c in (after("a"), after("a", kwargs={"brief": True}), after("a", tools=PROBE_TOOLS), after("a", tools=many)):
         assert_as_rendered(renderer, glue, c)
     renderer.add_stop_id(renderer.encode("\n")[0])

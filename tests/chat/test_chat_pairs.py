@@ -16,6 +16,7 @@ from slime_agl.chat.proof.probes import KINDS
 from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, render_whole
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import TemplateError
 
 CONVERSATIONS = int(os.environ.get("TEMPLATE_CONVERSATIONS", "2"))  # of each kind, for each pair
@@ -220,4 +221,4 @@ class Talk:
             if role in ("user", "system"):
                 new += [{"role": role, "content": self.text()} for _ in range(self.dice.choice([1, 1, 2]))]
         prefill = f"Surely {self.text(PLAIN)}" if kind.endswith("prefill") else None
-        return Continuation(context, reply, new, tools, {}, None, prefill)
+        return Continuation(context, reply, new, tools and Tools(tools), {}, None, prefill)

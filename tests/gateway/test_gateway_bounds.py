@@ -17,7 +17,7 @@ from slime_agl.gateway.bodies import BESIDE, MIB, Bounds, Served
 from slime_agl.gateway.http import connections
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.turn.encoders import Encoders
-from slime_agl.gateway.turn.length import check_length
+from slime_agl.gateway.turn.long_texts import check_length
 
 ASK: list[Any] = [{"role": "user", "content": "hi"}]
 PATHS = {

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from slime_agl.gateway.http.door import Door
+from slime_agl.gateway.door import Door
 from slime_agl.gateway.refusal import Refusal
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

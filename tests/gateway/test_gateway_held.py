@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
+from slime_agl.chat.template.tools import Tools
+from slime_agl.gateway.sessions.session import TEXTS_HELD, HeldTexts, IdText
 from slime_agl.gateway.turn.conversation import Context, Conversation, Node
-from slime_agl.gateway.turn.held_prompts import TEXTS_HELD, HeldPrompts, ids_json, joined_json
 from slime_agl.gateway.turn.shared import Shared
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import STOP, Sampled, Turn
@@ -29,6 +30,10 @@ def echoed(reply: Reply) -> dict[str, Any]:
     return {"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})}
 
 
+def id_text(ids: array) -> IdText:
+    return IdText(",".join(map(str, ids)).encode(), len(ids))
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     tree=st.lists(
@@ -40,27 +45,27 @@ def test_a_held_prompt_is_the_ids_of_its_turn_wherever_the_tree_branches(
     tree: list[tuple[int, int, int]], asked: list[int]
 ) -> None:
     ledger = Ledger("ro", "at")
-    held = HeldPrompts(ledger)
+    held = HeldTexts(ledger)
     for index, (parent, new, sampled) in enumerate(tree):
         above = parent if 0 <= parent < index else None
         ids, output = array("i", range(10 * index, 10 * index + new)), array("i", range(sampled))
         part = Sampled(output, array("d", [-0.5] * sampled), STOP)
-        before = b"" if above is None else held.text(above)
+        before = held.of(above)
         ledger.commit(Turn(index, above, ids, (part,), f"turn-{index}"))
-        held.keep(index, joined_json(before, ids_json(ids), ids_json(output)))
+        held.keep(index, before.extended(ids).extended(output))
         for turn in {index, *(number for number in asked if number <= index)}:
-            assert held.text(turn) == ids_json(ledger.held(turn))
+            assert held.of(turn) == id_text(ledger.held(turn))
     assert len(held._texts) <= TEXTS_HELD
 
 
 def test_a_chain_of_turns_holds_one_text() -> None:
     ledger = Ledger("ro", "at")
-    held = HeldPrompts(ledger)
+    held = HeldTexts(ledger)
     for index in range(50):
         ledger.commit(Turn(index, index - 1 if index else None, array("i", [index]), (), f"turn-{index}"))
-        held.keep(index, ids_json(ledger.held(index)))
+        held.keep(index, id_text(ledger.held(index)))
     assert list(held._texts) == [49]
-    assert held.text(7) == b"0,1,2,3,4,5,6,7"
+    assert held.of(7) == IdText(b"0,1,2,3,4,5,6,7", 8)
 
 
 def conversation() -> tuple[Conversation, Node, Node]:
@@ -105,10 +110,9 @@ def test_an_echo_with_another_call_or_text_is_another_turn() -> None:
 
 def test_equal_tools_and_system_messages_are_one_object() -> None:
     shared = Shared()
-    tools = [{"type": "function", "function": {"name": "search"}}]
-    held = shared.tools(tools)
-    assert shared.tools([{"type": "function", "function": {"name": "search"}}]) is held
-    assert shared.tools([{"type": "function", "function": {"name": "read"}}]) is not held
+    held = shared.tools(Tools([{"type": "function", "function": {"name": "search"}}]))
+    assert shared.tools(Tools([{"type": "function", "function": {"name": "search"}}])) is held
+    assert shared.tools(Tools([{"type": "function", "function": {"name": "read"}}])) is not held
     assert shared.tools(None) is None
     assert shared.message({"role": "system", "content": "be brief"}) is shared.message(dict(SYSTEM))
     assert shared.message(ASK) is ASK

@@ -87,7 +87,7 @@ def test_what_has_not_the_shape_of_one_stays(text: str) -> None:
 
 
 def test_the_gateways_own_key_has_the_shape() -> None:
-    from slime_agl.gateway.sessions.keys import mint_key
+    from slime_agl.gateway.door import mint_key
 
     for _ in range(50):
         account: Counter[str] = Counter()

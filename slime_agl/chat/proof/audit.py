@@ -62,10 +62,10 @@ class TemplateAudit:
 
     def find(self, kind: str, kwargs: Mapping[str, Any] | None = None) -> KindReport:
         """Return what holds for a kind; a kind of which there are no probes is not proven."""
-        if not can_try(kind):
-            return UNPROVEN
         found = self._findings(kwargs or {})
         if kind not in found:
+            if not can_try(kind):
+                return UNPROVEN
             with self._proving:
                 if kind not in found:
                     found[kind] = prove(self._renderer, kind, kwargs or {})

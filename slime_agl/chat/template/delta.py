@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol
 
 from slime_agl.chat.template.glue import Glue
+from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import Seams
-from slime_agl.chat.template.tail import Continuation, Fork, Mode, Tail, kind_of, render_whole, tail_of
+from slime_agl.chat.template.tail import Continuation, Fork, Mode, Tail, render_whole, tail_of
 from slime_agl.errors import ConfigError
 from slime_agl.trace.turn import Media
 
@@ -66,6 +68,7 @@ class DeltaEncoder:
         self._history = history
         self._glue = Glue(renderer)
         self._seams = Seams(renderer)
+        self._short: set[tuple[frozenset[int], str]] = set()
 
     def delta(self, c: Continuation) -> Delta | Fork:
         """Return the ids that come after the held ones, or why there are none.
@@ -75,7 +78,7 @@ class DeltaEncoder:
         kind = kind_of(c.reply, c.new_messages, prefilled=c.prefill is not None)
         if any(message["role"] == "assistant" for message in c.new_messages):
             return Fork("edited_reply")
-        mode = self._plan.mode(kind, c.kwargs)
+        mode = self._mode(kind, c.kwargs)
         if mode == "fork":
             return Fork("unproven")
         if self._history == "template" and self._plan.rewrites(kind, c.kwargs, reasoning=_has_reasoning(c)):
@@ -96,6 +99,16 @@ class DeltaEncoder:
         a second."""
         return self._glue.knows(c)
 
+    def _mode(self, kind: str, kwargs: Mapping[str, Any]) -> Mode:
+        """What the plan says. The usual, a proven kind without variables, is told without asking it again."""
+        known = (self._renderer.marker_ids, kind)
+        if not kwargs and known in self._short:
+            return "short"
+        mode = self._plan.mode(kind, kwargs)
+        if mode == "short" and not kwargs:
+            self._short.add(known)
+        return mode
+
     def _splice(self, ids: list[int], last_id: int | None) -> list[int]:
         """Leave the marker out when the model has already ended its turn.
 
@@ -108,3 +121,21 @@ class DeltaEncoder:
 def _has_reasoning(c: Continuation) -> bool:
     earlier: Any = (message.get("reasoning_content") for message in c.context)
     return bool(c.reply.reasoning) or any(earlier)
+
+
+def kind_of(reply: Reply, new_messages: Sequence[dict], *, prefilled: bool = False) -> str:
+    """Name a continuation by what was called and who speaks next.
+
+    'user', 'tool', 'parallel_tools', 'tool_then_user', 'call_then_user' (an unanswered call),
+    'again' (nothing new), 'user_then_prefill', and so on. Neighbours of one role count as one.
+    """
+    roles = [role for role, _ in groupby(message["role"] for message in new_messages)] + ["prefill"] * prefilled
+    answered = roles[:1] == ["tool"]
+    parallel = len(reply.tool_calls) > 1
+    if not reply.tool_calls:
+        head = ["stray_tool"] if answered else []
+    elif answered:
+        head = ["parallel_tools" if parallel else "tool"]
+    else:
+        head = ["parallel_calls" if parallel else "call"]
+    return "_then_".join(head + roles[answered:]) or "again"

@@ -41,15 +41,14 @@ class Glue:
     """The pieces of one renderer's tails in mode 'short', by what they may depend on.
 
     That is: roles of the new messages, number of calls, white space at the ends of what is said, system
-    message, tools, template variables, stop tokens. Tools are told apart by identity; callers hand in the
-    same object for the same tools.
+    message, tools, template variables, stop tokens.
     """
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._proven: dict[Any, Manner | None] = {}
         self._proving = threading.Lock()
-        self._held: OrderedDict[Any, tuple[Any, Manner | None, Pieces | None]] = OrderedDict()
+        self._held: OrderedDict[Any, tuple[Manner | None, Pieces | None]] = OrderedDict()
 
     def ids(self, c: Continuation) -> list[int] | None:
         """The ids that `tail_of` gives in mode 'short', None where only rendering tells."""
@@ -67,15 +66,14 @@ class Glue:
 
     def _pieces(self, c: Continuation) -> tuple[Manner | None, Pieces | None]:
         shape, system = _shape(c), _system(c)
-        key = (shape, system, id(c.tools), self._renderer.stop_tokens)
+        key = (shape, system, c.tools and c.tools.text, self._renderer.stop_tokens)
         held = self._held.get(key)
         if held is None:
             manner = self._manner(c, system)
-            # The tools are held too, so that their identity is not given to others.
-            held = self._held[key] = (c.tools, manner, _cut_up(self._renderer, c) if manner else None)
+            held = self._held[key] = (manner, _cut_up(self._renderer, c) if manner else None)
             if len(self._held) > HELD:
                 self._held.popitem(last=False)
-        return held[1:]
+        return held
 
     def _manner(self, c: Continuation, system: str | None) -> Manner | None:
         kind = _kind(c)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -115,6 +116,27 @@ class Renderer:
                 f"the chat template refuses {len(messages)} messages (last roles: {roles}): "
                 f"{type(error).__name__}: {error}{hint}"
             ) from error
+
+    def render_open(
+        self, messages: Sequence[dict], text: str, tools: list[dict] | None, kwargs: Mapping[str, Any] | None = None
+    ) -> str:
+        """Return the text the template writes for messages and an assistant message that says `text` and is not finished.
+
+        The template writes the message as part of a conversation, so what it puts before the text (an empty
+        `<think>` block, say) stands there too; what it puts after the text is cut off.
+
+        Raises:
+            TemplateError: the template refuses the messages, or does not write the text exactly once.
+        """
+        mark = "Mrk" + secrets.token_hex(8)
+        opened = {"role": "assistant", "content": text + mark}
+        written = self.render([*messages, opened], tools, kwargs, generation_prompt=False)
+        if written.count(mark) != 1:
+            raise TemplateError(
+                f"the chat template writes an unfinished assistant message {written.count(mark)} times, not once; "
+                "it cannot be continued"
+            )
+        return written.partition(mark)[0]
 
     def prompt_ids(
         self, messages: Sequence[dict], tools: list[dict] | None, kwargs: Mapping[str, Any] | None = None

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from slime_agl.chat.template.messages import call_entry
+from slime_agl.chat.template.tools import Tools
 
 WORD = "lighthouse"
-PROBE_TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "probe_tool",
-            "description": "Look something up.",
-            "parameters": {"type": "object", "properties": {"probe": {"type": "string"}}, "required": ["probe"]},
-        },
-    }
-]
+PROBE_TOOLS = Tools(
+    [
+        {
+            "type": "function",
+            "function": {
+                "name": "probe_tool",
+                "description": "Look something up.",
+                "parameters": {"type": "object", "properties": {"probe": {"type": "string"}}, "required": ["probe"]},
+            },
+        }
+    ]
+)
 _USER = {"role": "user", "content": WORD}
 _CALLED = [
     _USER,

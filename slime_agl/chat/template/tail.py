@@ -12,12 +12,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Literal
 
 from slime_agl.chat.template.messages import Reply, call_entry
-from slime_agl.chat.template.prefill import render_open
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import TemplateError
 from slime_agl.trace.turn import Media
 
@@ -37,7 +36,7 @@ class Continuation:
     context: Sequence[dict]
     reply: Reply
     new_messages: list[dict]
-    tools: list[dict] | None
+    tools: Tools | None
     kwargs: dict
     last_id: int | None
     prefill: str | None = None
@@ -61,24 +60,6 @@ class Tail:
     ids: list[int]
     gap: str
     media: Media | None = None
-
-
-def kind_of(reply: Reply, new_messages: Sequence[dict], *, prefilled: bool = False) -> str:
-    """Name a continuation by what was called and who speaks next.
-
-    'user', 'tool', 'parallel_tools', 'tool_then_user', 'call_then_user' (an unanswered call),
-    'again' (nothing new), 'user_then_prefill', and so on. Neighbours of one role count as one.
-    """
-    roles = [role for role, _ in groupby(message["role"] for message in new_messages)] + ["prefill"] * prefilled
-    answered = roles[:1] == ["tool"]
-    parallel = len(reply.tool_calls) > 1
-    if not reply.tool_calls:
-        head = ["stray_tool"] if answered else []
-    elif answered:
-        head = ["parallel_tools" if parallel else "tool"]
-    else:
-        head = ["parallel_calls" if parallel else "call"]
-    return "_then_".join(head + roles[answered:]) or "again"
 
 
 def tail_of(renderer: Renderer, c: Continuation, mode: Mode) -> Tail | Fork:
@@ -118,7 +99,7 @@ def render_whole(
     kwargs = c.kwargs if kwargs is None else kwargs
     if c.prefill is None:
         return renderer.render(messages, c.tools, kwargs)
-    return render_open(renderer, messages, c.prefill, c.tools, kwargs)
+    return renderer.render_open(messages, c.prefill, c.tools, kwargs)
 
 
 def _cut(renderer: Renderer, text: str, new_messages: Sequence[dict]) -> Tail | Fork:

@@ -11,19 +11,17 @@ import orjson
 from aiohttp import web
 
 from slime_agl.chat.template.renderer import Renderer
-from slime_agl.gateway.bodies import check_kind, read_body
-from slime_agl.gateway.http.door import Door
-from slime_agl.gateway.http.interim import answered
+from slime_agl.gateway.bodies import check_kind, json_bytes, read_body
+from slime_agl.gateway.door import Door, presented_key
+from slime_agl.gateway.http.connections import answered
 from slime_agl.gateway.http.models import Models
-from slime_agl.gateway.json_text import json_bytes
 from slime_agl.gateway.protocols.anthropic.dialect import AnthropicMessages
-from slime_agl.gateway.protocols.chat.dialect import ChatCompletions
+from slime_agl.gateway.protocols.chat import ChatCompletions
 from slime_agl.gateway.protocols.completions import Completions
 from slime_agl.gateway.protocols.protocol import KEEP_ALIVE, Dialect, Exchange
 from slime_agl.gateway.protocols.responses.dialect import Responses, stored_response
 from slime_agl.gateway.refusal import Refusal, sealed
 from slime_agl.gateway.sessions.calls import Call, Mark
-from slime_agl.gateway.sessions.keys import presented_key
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import Session
 

@@ -1,17 +1,20 @@
-"""The server's side of a connection: requests that are not HTTP, and clients that never finish one."""
+"""The server's side of a connection: requests that are not HTTP, clients that never finish one, and clients that wait."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from typing import Any
 
 from aiohttp import web
 
-from slime_agl.gateway.json_text import json_bytes
+from slime_agl.gateway.bodies import json_bytes
 from slime_agl.gateway.protocols.protocol import openai_error
 from slime_agl.gateway.refusal import Refusal
+from slime_agl.gateway.request import Answer
+from slime_agl.gateway.sessions.calls import Call
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +22,11 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS, MOST_LOOKS = 10.0, 4
 # Agents keep connections in a pool between turns; closing them early would race with their next request.
 KEEPALIVE_SECONDS = 3600.0
+# Below the five seconds that httpx waits for a byte unless told otherwise.
+KEEP_ALIVE_SECONDS = 4.0
+PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
+# Clients that read over interim responses. http.client, below requests, takes 102 for the answer.
+_READS_OVER = re.compile(r"python-httpx/|OpenAI/Python|Anthropic/Python|aiohttp/")
 
 
 class Connection(web.RequestHandler):
@@ -80,3 +88,30 @@ async def watch(server: web.Server) -> None:
         await asyncio.sleep(LOOK_SECONDS)
         for connection in server.connections:
             connection.look()
+
+
+async def answered(request: web.Request, call: Call) -> list[Answer]:
+    """The answers of a call, however long its turns are sampled or held.
+
+    Interim responses say that it is under way, to clients known to read over them. They promise no status, so a
+    failure still has its own.
+
+    Raises:
+        Refusal: the call was refused.
+    """
+    patient = request.version >= (1, 1) and _READS_OVER.search(request.headers.get("User-Agent", ""))
+    if not patient or call.task.done():
+        return await asyncio.shield(call.task)
+    loop, timer = asyncio.get_running_loop(), None
+
+    def still_under_way() -> None:
+        nonlocal timer
+        if request.transport is not None:
+            request.transport.write(PROCESSING)
+            timer = loop.call_later(KEEP_ALIVE_SECONDS, still_under_way)
+
+    timer = loop.call_later(KEEP_ALIVE_SECONDS, still_under_way)
+    try:
+        return await asyncio.shield(call.task)
+    finally:
+        timer.cancel()

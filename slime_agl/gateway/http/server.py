@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -19,13 +20,14 @@ from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.base import Engine, EngineInfo
 from slime_agl.errors import ConfigError, SlimeAglError
+from slime_agl.gateway.door import Door, is_loopback
 from slime_agl.gateway.http.app import build_app
 from slime_agl.gateway.http.connections import Connection, watch
-from slime_agl.gateway.http.door import Door
-from slime_agl.gateway.sessions.keys import is_loopback
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
-from slime_agl.gateway.turn.maker import TurnMaker, TurnSink
+from slime_agl.gateway.turn.commits import Committer, TurnSink
+from slime_agl.gateway.turn.maker import TurnMaker
+from slime_agl.gateway.turn.prompts import PromptMaker
 from slime_agl.gateway.turn.sampling import Sampler
 from slime_agl.loops import LoopThread
 
@@ -134,9 +136,8 @@ class Gateway:
             context_limit=self.engine_info.context_length,
             decode=parts.renderer.decode,
         )
-        maker = TurnMaker(
-            sampler=sampler, renderer=parts.renderer, delta=parts.delta, parser=parts.parser, sink=parts.sink
-        )
+        committer = Committer(parts.renderer, parts.parser, parts.sink)
+        maker = TurnMaker(PromptMaker(parts.renderer, parts.delta), sampler, committer)
         self._stack.callback(maker.close)
         self._sessions = Sessions(maker, parts.engine, keys_required=_keys_required(config))
         app = build_app(self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url))
@@ -148,7 +149,7 @@ class Gateway:
         server = self._server = runner.server
         try:
             listening = await loop.create_server(
-                lambda: Connection(server, counters, loop), config.host, config.port, backlog=2048
+                partial(Connection, server, counters, loop), config.host, config.port, backlog=2048
             )
         except OSError as error:
             raise ConfigError(

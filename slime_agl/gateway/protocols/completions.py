@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from slime_agl.gateway.protocols import fields
-from slime_agl.gateway.protocols.chat.answers import DONE, usage_of
-from slime_agl.gateway.protocols.chat.dialect import ENGINE_BOOKKEEPING, MOST_ANSWERS
+from slime_agl.gateway.protocols.chat import DONE, ENGINE_BOOKKEEPING, MOST_ANSWERS, Usage, usage_of
 from slime_agl.gateway.protocols.logprobs import completion_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest, Usage
+from slime_agl.gateway.request import Answer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.trace.turn import LENGTH
 

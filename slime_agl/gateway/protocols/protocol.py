@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from slime_agl.gateway.json_text import json_bytes
+from slime_agl.gateway.bodies import json_bytes
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.request import Answer, TurnRequest
 from slime_agl.gateway.sessions.session import Session

@@ -11,23 +11,21 @@ class Gate:
     """Shared by sessions that are held together. Belongs to the gateway's event loop."""
 
     def __init__(self) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
-
-    @property
-    def is_open(self) -> bool:
-        return self._open.is_set()
+        self.is_open = True
+        self._opened = asyncio.Event()
 
     def close(self) -> None:
-        self._open.clear()
+        self.is_open = False
+        self._opened.clear()
 
     def open(self) -> None:
-        self._open.set()
+        self.is_open = True
+        self._opened.set()
 
     async def passed(self, call: Call) -> None:
         """Wait until the gate is open, or until nobody wants the call any more."""
         while not self.is_open and call.wanted:
-            waits = [asyncio.ensure_future(event.wait()) for event in (self._open, call.unwanted)]
+            waits = [asyncio.ensure_future(event.wait()) for event in (self._opened, call.unwanted)]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:

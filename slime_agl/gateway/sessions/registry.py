@@ -10,11 +10,11 @@ from collections.abc import Hashable, Sequence
 from slime_agl.engine.base import Engine
 from slime_agl.errors import SlimeAglError
 from slime_agl.gateway.bodies import Bounds
+from slime_agl.gateway.door import may_enter, mint_key
 from slime_agl.gateway.refusal import sealed, unknown_attempt, wrong_key
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.sessions.calls import Call, Mark
 from slime_agl.gateway.sessions.gate import Gate
-from slime_agl.gateway.sessions.keys import may_enter, mint_key
 from slime_agl.gateway.sessions.session import SealedSession, Session, SessionSpec
 from slime_agl.gateway.turn.maker import TurnMaker
 
@@ -86,7 +86,7 @@ class Sessions:
         call = session.calls.find(digest, mark)
         if call is not None:
             call.tries = max(call.tries, mark.tries)
-            session.counters["joined_retries"] += 1
+            session.count("joined_retries")
         else:
             call = session.calls.start(digest, mark, lambda call: self._maker.serve_all(session, requests, call))
         call.arrive()
@@ -163,7 +163,7 @@ class Sessions:
         tasks = [call.task for call in session.calls.in_flight()]
         logger.warning("%s: %d calls did not end after %d aborts, dropping their connections",
                        session.ledger, len(tasks), ABORTS_BEFORE_CANCEL)  # fmt: skip
-        session.counters["dropped_calls"] += len(tasks)
+        session.count("dropped_calls", len(tasks))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

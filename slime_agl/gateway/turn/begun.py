@@ -1,15 +1,25 @@
-"""Requests whose last message is the beginning of the answer, which the model is to go on with."""
+"""Answers whose beginning is written for the model: by the agent in its last message, or by us for a forced call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from slime_agl.chat.template.messages import Reply
+from slime_agl.chat.template.opening import call_opening
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.errors import TemplateError
 from slime_agl.gateway.refusal import bad_field
+from slime_agl.gateway.request import ANY_TOOL, TurnRequest
+from slime_agl.gateway.turn.long_texts import LongTexts
+from slime_agl.gateway.turn.prompt import Prompt
+from slime_agl.trace.turn import token_array
+
+if TYPE_CHECKING:
+    from slime_agl.gateway.sessions.session import Session
 
 Message = dict[str, Any]
+BEGUN_FIELDS = frozenset({"continue_final_message", "add_generation_prompt"})
 
 
 def split_begun(body: Mapping[str, Any], messages: list[Message]) -> tuple[list[Message], str | None]:
@@ -52,7 +62,36 @@ def begun_text(messages: list[Message]) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def without_begun(reply: Reply, begun: str) -> Reply:
-    """What an agent is answered: it has the beginning already."""
-    start = next((start for start in (begun, begun.strip()) if reply.text.startswith(start)), "")
-    return replace(reply, text=reply.text[len(start) :]) if start else reply
+async def resumed(session: Session, request: TurnRequest, long: LongTexts) -> Prompt | None:
+    """The prompt that goes on with a turn of ours: its ids as sampled, and the ids of what the agent wrote after.
+
+    None when no turn of the session begins the answer. Raises Refusal, see `LongTexts.run`.
+    """
+    begun = request.begun or ""
+    node = session.conversation.unfinished(request.messages, request.tools, request.template_kwargs, begun)
+    if node is None:
+        return None
+    written = token_array(await long.encoded(session, begun[len(node.reply.text) :]))
+    return Prompt(
+        parent=node.index,
+        new_ids=written,
+        node=node.parent,
+        added=node.added,
+        tools=node.tools,
+        begun=begun,
+    )
+
+
+def forced(prompt: Prompt, request: TurnRequest, renderer: Renderer) -> Prompt:
+    """The prompt with the beginning of a call that must be made.
+
+    Raises:
+        Refusal: 400, the template does not show how a call begins.
+    """
+    name = None if request.forced == ANY_TOOL else request.forced
+    try:
+        opening = call_opening(renderer, request.tools or [], name, request.template_kwargs)
+    except TemplateError as error:
+        raise bad_field("tool_choice", str(error)) from error
+    ids = token_array(renderer.encode(opening.text))
+    return replace(prompt, new_ids=prompt.new_ids + ids, begun=opening.call)

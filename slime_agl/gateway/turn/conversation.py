@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slime_agl.chat.template.messages import Reply, normalise, reply_message, same_message, same_reply, wire_message
+from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.turn.siblings import continued
 
 Message = dict[str, Any]
@@ -24,7 +25,7 @@ class Node:
     parent: Node | None
     added: tuple[Message, ...]
     reply: Reply
-    tools: list[dict[str, Any]] | None
+    tools: Tools | None
     kwargs: Mapping[str, Any]
     last_id: int | None
     unfinished: bool = False
@@ -102,9 +103,7 @@ class Conversation:
         for call in node.reply.tool_calls:
             self._by_call[call.id] = node
 
-    def match(
-        self, messages: Sequence[Message], tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any]
-    ) -> Match:
+    def match(self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, Any]) -> Match:
         """Find the deepest turn of which `messages` is a continuation, under the same tools and template variables."""
         found: list[Node] = []
         consumed = 0
@@ -119,12 +118,12 @@ class Conversation:
             elif end == consumed:
                 found.append(node)
             stack.extend((child, end) for child in node.children)
-        best = continued(found, messages) if found else None
+        best = continued(found, messages) if len(found) > 1 else next(iter(found), None)
         new = tuple(messages[consumed:])
         return Match(best, new, self._fork(best, messages, new, tools, kwargs))
 
     def unfinished(
-        self, messages: Sequence[Message], tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any], text: str
+        self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, Any], text: str
     ) -> Node | None:
         """Find the unfinished turn that answered `messages` and with most of whose text `text` begins; of equal ones the
         latest."""
@@ -166,7 +165,7 @@ class Conversation:
 
     def _fork(
         self, best: Node | None, messages: Sequence[Message], new: Sequence[Message],
-        tools: list[dict[str, Any]] | None, kwargs: Mapping[str, Any],
+        tools: Tools | None, kwargs: Mapping[str, Any],
     ) -> str:  # fmt: skip
         if best is not None:
             if any(message.get("role") == "assistant" for message in new):

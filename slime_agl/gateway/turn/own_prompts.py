@@ -9,9 +9,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from slime_agl.gateway.turn.long_texts import LongTexts
+from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import token_array
+
+if TYPE_CHECKING:
+    from slime_agl.gateway.sessions.session import Session
 
 
 @dataclass(slots=True)
@@ -84,6 +90,21 @@ def _cut(node: TextNode, said_at: int, ledger: Ledger, decode: Callable[[list[in
         kept -= 1
     held = ledger.held(node.index)
     return Start(head=held[: len(held) - len(said) + kept], rest=said_at + len(text), fork="ending_left_out")
+
+
+async def text_prompt(session: Session, text: str, long: LongTexts, *, special: bool) -> Prompt:
+    """The prompt of a text. special: a first text gets the tokenizer's beginning of sequence. Raises Refusal."""
+    start = session.own_prompts.start(text, session.ledger, long.renderer.decode)
+    fresh = start.parent is None and not start.head
+    rest = await long.encoded(session, text[start.rest :], special=fresh and special)
+    return Prompt(parent=start.parent, new_ids=start.head + token_array(rest), fork=start.fork, start=start)
+
+
+def ids_prompt(session: Session, ids: tuple[int, ...]) -> Prompt:
+    """The prompt of ids, less those that a turn of the session holds."""
+    parent = longest_held(session.ledger, ids)
+    held = 0 if parent is None else session.ledger.length(parent)
+    return Prompt(parent=parent, new_ids=token_array(ids[held:]))
 
 
 def longest_held(ledger: Ledger, prompt: tuple[int, ...]) -> int | None:

@@ -1,4 +1,4 @@
-"""Sampling a turn at the engine, through aborts and weight updates."""
+"""The second station of a turn. Prompt in, sampled parts out, through aborts and weight updates."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from slime_agl.errors import EngineRejected, InvariantError
 from slime_agl.gateway.refusal import bad_field, context_overflow
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.sessions.calls import Call
-from slime_agl.gateway.sessions.session import Session, SessionSpec
-from slime_agl.gateway.turn.held_prompts import ids_json, joined_json
+from slime_agl.gateway.sessions.session import IdText, Session, SessionSpec
+from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.stops import Stops
 from slime_agl.trace.turn import ABORT, LENGTH, Sampled
 
@@ -26,17 +26,23 @@ CONSTRAINTS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
 class Draft:
     """A turn while it is sampled.
 
-    shown: tokens of its prompt. json: prompt and output so far, as decimal text. started: when it was asked for.
-    extra: further fields of its engine requests. model: the name asked for.
+    ids: prompt and output so far. params: SGLang's sampling parameters. extra: further fields of its engine requests.
     covered: leading tokens of prompt and output whose routed experts are held.
-    dropped: what was sampled before the turn began anew.
+    started: when it was asked for. dropped: what was sampled before the turn began anew.
     """
 
     def __init__(
-        self, shown: int, json: bytes, extra: Mapping[str, Any], covered: int, model: str, started: float
-    ) -> None:  # fmt: skip
-        self.shown, self.json, self.extra, self.covered, self.model = shown, json, extra, covered, model
-        self._blank = (json, covered)
+        self,
+        ids: IdText,
+        *,
+        params: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        covered: int,
+        model: str,
+        started: float,
+    ) -> None:
+        self.ids, self.params, self.extra, self.covered, self.model = ids, params, extra, covered, model
+        self._blank = (ids, covered)
         self.dropped: list[Draft] = []
         self.parts: list[Sampled] = []
         self.length = 0
@@ -46,7 +52,7 @@ class Draft:
     def add(self, part: Sampled) -> None:
         self.parts.append(part)
         self.length += len(part.ids)
-        self.json = joined_json(self.json, ids_json(part.ids))
+        self.ids = self.ids.extended(part.ids)
         if part.experts is not None:
             self.covered = part.experts.end
 
@@ -55,7 +61,7 @@ class Draft:
         gone = copy.copy(self)
         gone.dropped = []
         self.dropped.append(gone)
-        self.json, self.covered = self._blank
+        self.ids, self.covered = self._blank
         self.parts, self.length = [], 0
 
 
@@ -81,19 +87,40 @@ class Sampler:
         limits = [limit for limit in (spec.context_limit, self._context_limit) if limit is not None]
         return min(limits) if limits else None
 
-    def params(self, session: Session, request: TurnRequest, prompt_length: int) -> dict[str, Any]:
-        """SGLang sampling parameters of a turn.
+    def drafts(self, session: Session, request: TurnRequest, prompt: Prompt, began: float) -> list[Draft]:
+        """The turns to be sampled; their engine requests hold all images of the prompt, those of held turns first.
 
         Raises:
             Refusal: the prompt leaves no room under the context limit.
         """
+        ids = session.texts.of(prompt.parent).extended(prompt.new_ids)
+        params = self._params(session, request, prompt.parent, ids.length)
+        extra = request.extra
+        images = session.ledger.images(prompt.parent) + (() if prompt.media is None else prompt.media.images)
+        if images:
+            extra = {**extra, "image_data": images}
+        return [
+            Draft(
+                ids,
+                params=_seeded(params, number) if number else params,
+                extra=extra,
+                covered=session.ledger.covered(prompt.parent),
+                model=request.model,
+                started=began,
+            )
+            for number in range(request.n)
+        ]
+
+    def _params(self, session: Session, request: TurnRequest, parent: int | None, length: int) -> dict[str, Any]:
         spec = session.spec
         context = self.context(spec)
         rooms = [limit for limit in (spec.response_limit, request.max_tokens) if limit is not None]
         if context is not None:
-            if prompt_length >= context:
-                raise session.overflowed(context_overflow(prompt_length, context))
-            rooms.append(context - prompt_length)
+            if length >= context:
+                refusal = session.overflowed(context_overflow(length, context))
+                refusal.after = parent
+                raise refusal
+            rooms.append(context - length)
         if not rooms:
             raise bad_field(
                 "max_tokens",
@@ -106,18 +133,29 @@ class Sampler:
             params["stop"] = [*([own] if isinstance(own, str) else own), *request.stop]
         if request.stop_ids:
             params["stop_token_ids"] = [*(params.get("stop_token_ids") or []), *request.stop_ids]
-        return params | self._chosen(session, request, params)
-
-    def _chosen(self, session: Session, request: TurnRequest, params: Mapping[str, Any]) -> dict[str, Any]:
         wished = {name: value for name, value in request.sampling.items() if params.get(name) != value}
-        if self._policy == "trainer":
-            session.counters["sampling_overridden"] += bool(wished)
-            return {}
-        session.counters["sampling_by_agent"] += bool(wished)
-        return wished
+        if not wished:
+            return params
+        by_agent = self._policy == "agent"
+        session.count("sampling_by_agent" if by_agent else "sampling_overridden")
+        return params | wished if by_agent else params
 
-    async def sample(self, session: Session, call: Call, draft: Draft, params: Mapping[str, Any]) -> None:
-        """Fill the draft. An answer cut by an abort goes on from its partial output, unless nobody wants it.
+    async def sample(self, session: Session, call: Call, drafts: Sequence[Draft]) -> None:
+        """Fill the drafts side by side; when one fails, the others end before its error travels on. See `_fill`."""
+        if len(drafts) == 1:
+            await self._fill(session, call, drafts[0])
+            return
+        tasks = [asyncio.ensure_future(self._fill(session, call, draft)) for draft in drafts]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _fill(self, session: Session, call: Call, draft: Draft) -> None:
+        """Sample a draft. An answer cut by an abort goes on from its partial output, unless nobody wants it.
 
         Under a constraint it begins anew, because the engine would start the grammar afresh in the middle of it.
 
@@ -125,23 +163,25 @@ class Sampler:
             EngineError: the engine failed, or read a prompt with images in its own way; the draft keeps what came.
             InvariantError: the engine was shown another prompt than it was sent, or its answer lacks replay data.
         """
-        limit = params["max_new_tokens"]
-        stops = Stops.of(params, self._decode)
+        params, limit = draft.params, draft.params["max_new_tokens"]
+        stops = Stops.of(params, self._decode) if params.get("stop") else None
         constrained = not CONSTRAINTS.isdisjoint(name for name, value in params.items() if value is not None)
         pause = FIRST_PAUSE
         while True:
             asked = {**params, "max_new_tokens": limit - draft.length}
-            if draft.parts and stops.strings:
+            if draft.parts and stops:
                 asked["stop"] = stops.after(draft.parts)
-            part = stops.settled(draft.parts, await self._ask(session, call, draft, asked))
+            part = await self._ask(session, call, draft, asked)
+            if stops:
+                part = stops.settled(draft.parts, part)
             draft.add(part)
             if part.finish != ABORT or not call.wanted:
                 return
             if draft.length and constrained:
-                session.counters["restarted_turns"] += 1
+                session.count("restarted_turns")
                 draft.begin_anew()
                 continue
-            session.counters["continued_turns"] += 1
+            session.count("continued_turns")
             if draft.length >= limit:
                 draft.add(Sampled(array("i"), array("d"), LENGTH))
                 return
@@ -156,13 +196,13 @@ class Sampler:
         if not call.wanted:
             return Sampled(array("i"), array("d"), ABORT)
         rid = session.request_id()
-        shown, spec = draft.shown + draft.length, session.spec
+        shown, spec = draft.ids.length, session.spec
         call.rids.add(rid)
         asked = time.perf_counter()
         try:
             part = await self._engine.generate(
                 EngineRequest(
-                    draft.json,
+                    draft.ids.text,
                     shown,
                     params,
                     rid,
@@ -189,3 +229,9 @@ class Sampler:
                 f"({session.ledger}); something between gateway and engine changes prompts"
             )
         return part
+
+
+def _seeded(params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """Siblings of one request under a fixed seed each get a seed of their own."""
+    seed = params.get("sampling_seed")
+    return params if seed is None else {**params, "sampling_seed": seed + number}

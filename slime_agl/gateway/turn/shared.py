@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import Any, TypeVar
 
-from slime_agl.gateway.json_text import json_bytes
+from slime_agl.chat.template.tools import Tools
+from slime_agl.gateway.bodies import json_bytes
 
 HELD = 512
+T = TypeVar("T")
 
 
 class Shared:
-    """The latest lists of tools and system messages, by what they say.
-
-    Equal lists of tools come back as one object, so that they are told apart by identity.
-    """
+    """The latest lists of tools and system messages, by what they say."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[bytes, Any] = OrderedDict()
 
-    def tools(self, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-        return None if tools is None else self._one(tools)
+    def tools(self, tools: Tools | None) -> Tools | None:
+        return None if tools is None else self._one(tools, tools.text)
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
         """The message itself, unless it is a system message that came before."""
-        return self._one(message) if message.get("role") == "system" else message
+        return self._one(message, json_bytes(message)) if message.get("role") == "system" else message
 
-    def _one(self, value: Any) -> Any:
-        key = json_bytes(value)
+    def _one(self, value: T, key: bytes) -> T:
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = value

@@ -15,12 +15,12 @@ TURN = "turn_id"
 
 
 def continued(nodes: Sequence[Node], messages: Sequence[dict[str, Any]]) -> Node:
-    """The turn among `nodes` that `messages` go on from; every one of them reads as their beginning.
+    """The turn among several `nodes` that `messages` go on from; every one of them reads as their beginning.
 
     Ids decide, then reasoning. Else agents are taken to go on with equal answers in the order in which they got
     them: the first one that nobody has continued, or the first of all.
     """
-    return nodes[0] if len(nodes) == 1 else max(nodes, key=lambda node: _signs(node, messages))
+    return max(nodes, key=lambda node: _signs(node, messages))
 
 
 def _signs(node: Node, messages: Sequence[dict[str, Any]]) -> tuple[int, int, bool, int]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
 from slime_agl.gateway.protocols.anthropic.blocks import block_events, blocks_of, messages_of, system_message
-from slime_agl.gateway.protocols.chat.dialect import forced_tool
+from slime_agl.gateway.protocols.chat import Usage, forced_tool
 from slime_agl.gateway.protocols.protocol import event
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest, Usage
+from slime_agl.gateway.request import Answer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import begun_text
 from slime_agl.trace.turn import LENGTH
@@ -155,7 +156,7 @@ def _event(body: dict[str, Any]) -> bytes:
     return event(body, body["type"])
 
 
-def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str, bool]:
+def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str, bool]:
     """The tools in chat shape, TurnRequest.forced and TurnRequest.one_call."""
     tools = []
     for at, tool in enumerate(fields.objects(body, "tools")):
@@ -172,10 +173,10 @@ def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str, b
     choice = fields.mapping(body, "tool_choice")
     kind, one_call = choice.get("type"), bool(choice.get("disable_parallel_tool_use"))
     if kind in (None, "auto"):
-        return tools or None, "", one_call
+        return Tools(tools) if tools else None, "", one_call
     if kind == "none":
         return None, "", one_call
-    return tools, forced_tool(kind, choice.get("name") if kind == "tool" else None, tools), one_call
+    return Tools(tools), forced_tool(kind, choice.get("name") if kind == "tool" else None, tools), one_call
 
 
 def _thinking_kwargs(thinking: Mapping[str, Any]) -> dict[str, Any]:

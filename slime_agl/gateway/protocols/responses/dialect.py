@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
-from slime_agl.gateway.protocols.chat.dialect import MOST_ALTERNATIVES, forced_tool
+from slime_agl.gateway.protocols.chat import MOST_ALTERNATIVES, Usage, forced_tool
 from slime_agl.gateway.protocols.logprobs import TokenBytes
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.protocols.responses.events import response_events
 from slime_agl.gateway.protocols.responses.items import items_of, messages_of
 from slime_agl.gateway.protocols.responses.stored import Item, StoredResponse, StoredResponses, history
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest, Usage
+from slime_agl.gateway.request import Answer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.trace.turn import LENGTH
 
@@ -174,7 +175,7 @@ def _previous(body: Mapping[str, Any], stored: StoredResponses) -> StoredRespons
     return found
 
 
-def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
+def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str]:
     """The tools in chat shape, and TurnRequest.forced."""
     tools = []
     for at, tool in enumerate(fields.objects(body, "tools")):
@@ -188,10 +189,10 @@ def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
         tools.append({"type": "function", "function": kept})
     choice = body.get("tool_choice")
     if choice in (None, "auto"):
-        return tools or None, ""
+        return Tools(tools) if tools else None, ""
     if choice == "none":
         return None, ""
-    return tools, forced_tool(choice, choice.get("name") if isinstance(choice, dict) else None, tools)
+    return Tools(tools), forced_tool(choice, choice.get("name") if isinstance(choice, dict) else None, tools)
 
 
 def _constraint(body: Mapping[str, Any]) -> dict[str, Any]:

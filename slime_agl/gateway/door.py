@@ -1,4 +1,4 @@
-"""Which requests are answered at all: none that a web page can make a browser send.
+"""Who is let in: an agent with the key of its attempt, and no request that a web page can make a browser send.
 
 A page may send requests to any address, this machine's own too, and point a name of its own at it (DNS rebinding).
 Browsers say so: in Host the name that the page used, in Origin and Sec-Fetch-Site where it came from.
@@ -6,14 +6,16 @@ Browsers say so: in Host the name that the page used, in Origin and Sec-Fetch-Si
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
+import secrets
 import socket
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from slime_agl.gateway.refusal import Refusal
-from slime_agl.gateway.sessions.keys import is_loopback
 
+KEY_PREFIX = "sk-agl-"
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 HOSTS_KNOWN = 256
 SHOWN = 100
@@ -78,3 +80,41 @@ def _name(host: str) -> str:
 
 def _forbidden(message: str) -> Refusal:
     return Refusal(403, message, type="permission_error", code="forbidden")
+
+
+def attempt_path(rollout_id: str, attempt_id: str) -> str:
+    """The path under which an attempt's agent finds its endpoints (Agent Lightning's ProxyLLM builds the same)."""
+    return f"/rollout/{rollout_id}/attempt/{attempt_id}/v1"
+
+
+def mint_key() -> str:
+    return KEY_PREFIX + secrets.token_urlsafe(24)
+
+
+def presented_key(headers: Mapping[str, str]) -> str:
+    """The key in `Authorization: Bearer` or `x-api-key`; '' when there is none."""
+    scheme, _, token = headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token:
+        return token.strip()
+    return headers.get("x-api-key", "")
+
+
+def may_enter(presented: str, own: str, *, required: bool) -> bool:
+    """Whether a presented key opens an attempt whose key is `own`. Compares in constant time.
+
+    Unless keys are required, a placeholder that this gateway never minted passes (agents are
+    written with `api_key="dummy"`), while the key of another attempt does not.
+    """
+    # Header values that are not UTF-8 come with their bytes as surrogates.
+    if hmac.compare_digest(presented.encode("utf-8", "surrogateescape"), own.encode()):
+        return True
+    return not required and not presented.startswith(KEY_PREFIX)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,19 +1,23 @@
-"""OpenAI's chat completions protocol: what a request may say."""
+"""OpenAI's chat completions protocol: what a request may say, and how an answer is written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from slime_agl.chat.template.messages import wire_message
+from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
-from slime_agl.gateway.protocols.chat.answers import ChatExchange
-from slime_agl.gateway.protocols.logprobs import TokenBytes
+from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import ANY_TOOL, TurnRequest
+from slime_agl.gateway.request import ANY_TOOL, Answer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
-from slime_agl.gateway.turn.begun import split_begun
+from slime_agl.gateway.turn.begun import BEGUN_FIELDS, split_begun
+from slime_agl.trace.turn import LENGTH
 
+DONE = b"data: [DONE]\n\n"
 MOST_ANSWERS = 128
 MOST_ALTERNATIVES = 20
 
@@ -23,9 +27,8 @@ FIELDS = fields.Table(
     honoured=frozenset(
         {"messages", "model", "tools", "tool_choice", "parallel_tool_calls", "max_tokens", "max_completion_tokens"}
         | {"n", "stop", "stop_token_ids", "stream", "stream_options", "logprobs", "top_logprobs", "response_format"}
+        | BEGUN_FIELDS
         | {
-            "add_generation_prompt",
-            "continue_final_message",
             "regex",
             "ebnf",
             "chat_template_kwargs",
@@ -67,7 +70,9 @@ class ChatCompletions:
         if not messages:
             raise bad_field("messages", "messages must be a non-empty list of objects")
         _check_calls(messages)
-        messages, begun = split_begun(body, messages)
+        begun = None
+        if not body.keys().isdisjoint(BEGUN_FIELDS):
+            messages, begun = split_begun(body, messages)
         tools, forced = _tools(body)
         if forced and begun is not None:
             raise bad_field(
@@ -109,6 +114,103 @@ class ChatCompletions:
         return event(openai_error(refusal))
 
 
+@dataclass(frozen=True, slots=True)
+class ChatExchange:
+    """One request. include_usage: in the last event of a stream. logprobs: of every sampled token."""
+
+    request: TurnRequest
+    token_bytes: TokenBytes
+    stream: bool = False
+    include_usage: bool = False
+    logprobs: bool = False
+
+    @property
+    def turns(self) -> tuple[TurnRequest, ...]:
+        return (self.request,)
+
+    def body(self, answers: list[Answer]) -> dict[str, Any]:
+        """The body of a chat.completion."""
+        choices = []
+        for number, answer in enumerate(answers):
+            choice = {"index": number, "message": wire_message(answer.reply), "finish_reason": finish_reason(answer)}
+            choices.append(choice | {"logprobs": self._logprobs(answer)} | self._ids(answer))
+        head = self._head(answers, "chat.completion")
+        return {**head, "choices": choices, "usage": usage_of(Usage.of(answers, self.request.n))}
+
+    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+        """The chat.completion.chunk events."""
+        for chunk in self._chunks(answers):
+            yield event(chunk)
+        yield DONE
+
+    def _chunks(self, answers: list[Answer]) -> Iterator[dict[str, Any]]:
+        head = self._head(answers, "chat.completion.chunk")
+        for number, answer in enumerate(answers):
+            message = wire_message(answer.reply)
+            calls = message.pop("tool_calls", None)
+            said = {"index": number, "delta": {name: text for name, text in message.items() if text is not None}}
+            said |= {"logprobs": self._logprobs(answer), "finish_reason": None}
+            yield head | {"choices": [said | self._ids(answer)]}
+            if calls:
+                delta = {"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}
+                yield head | {"choices": [{"index": number, "delta": delta, "finish_reason": None}]}
+            yield head | {"choices": [{"index": number, "delta": {}, "finish_reason": finish_reason(answer)}]}
+        if self.include_usage:
+            yield head | {"choices": [], "usage": usage_of(Usage.of(answers, self.request.n))}
+
+    def _head(self, answers: list[Answer], kind: str) -> dict[str, Any]:
+        turn = answers[0].turn
+        head = {"id": turn.turn_id, "object": kind, "created": int(turn.ended), "model": self.request.model}
+        if answers[0].prompt_ids is not None:
+            head["prompt_token_ids"] = answers[0].prompt_ids.tolist()
+        return head
+
+    def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
+        return {"content": chat_logprobs(answer.turn, self.token_bytes)} if self.logprobs else None
+
+    def _ids(self, answer: Answer) -> dict[str, Any]:
+        return {"token_ids": answer.turn.output_ids().tolist()} if self.request.return_ids else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a call: shown, found in the engine's prefix cache, sampled, and sampled as reasoning if known."""
+
+    prompt: int
+    cached: int
+    output: int
+    reasoning: int
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer], n: int = 1) -> Usage:
+        """Add up a call's answers; each n of them share a prompt."""
+        parts = [part for answer in answers for part in answer.turn.parts]
+        firsts = [answer.turn.parts[0].cached_tokens for answer in answers[::n] if answer.turn.parts]
+        return cls(
+            prompt=sum(answer.prompt_tokens for answer in answers[::n]),
+            cached=sum(firsts),
+            output=sum(len(part.ids) for part in parts),
+            reasoning=sum(part.meta.get("reasoning_tokens") or 0 for part in parts),
+        )
+
+
+def finish_reason(answer: Answer) -> str:
+    if answer.reply.tool_calls:
+        return "tool_calls"
+    return "length" if answer.turn.finish == LENGTH else "stop"
+
+
+def usage_of(usage: Usage) -> dict[str, Any]:
+    """OpenAI's usage object of the completions protocols."""
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.prompt + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
 def forced_tool(choice: Any, name: Any, tools: list[dict[str, Any]] | None) -> str:
     """TurnRequest.forced for a choice that is neither auto nor none; `name`: the tool it names, if it does.
 
@@ -139,9 +241,10 @@ def _is_call(call: Any) -> bool:
     return isinstance(call, dict) and isinstance(call.get("id"), str | None)
 
 
-def _tools(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
+def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str]:
     """The tools that the template is to show, and TurnRequest.forced."""
-    tools = fields.objects(body, "tools") or None
+    given = fields.objects(body, "tools")
+    tools = Tools(given) if given else None
     for at, tool in enumerate(tools or ()):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

@@ -1,0 +1,188 @@
+"""The last station of a turn. Sampled parts in, answers out; nothing else writes ledger, conversation or held texts."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from slime_agl.chat.parse.reply import ReplyParser
+from slime_agl.chat.template.messages import Reply
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.errors import EngineError, EngineRejected
+from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal
+from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.sessions.session import Session
+from slime_agl.gateway.turn.conversation import Node
+from slime_agl.gateway.turn.own_prompts import TextNode
+from slime_agl.gateway.turn.prompt import Prompt
+from slime_agl.gateway.turn.sampling import Draft
+from slime_agl.trace.ledger import Ledger
+from slime_agl.trace.turn import LENGTH, STOP, Turn
+
+THINK = "<think>"
+OPENINGS_HELD = 1024
+
+
+class TurnSink(Protocol):
+    """Is told of every committed turn, on the gateway's thread, before the agent sees the answer. Must be quick."""
+
+    def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None: ...
+
+
+class Committer:
+    """Commits what was sampled, for any session."""
+
+    def __init__(self, renderer: Renderer, parser: ReplyParser, sink: TurnSink) -> None:
+        self._renderer, self._parser, self._sink = renderer, parser, sink
+        self._openings: dict[bytes, bool] = {}
+
+    def commit_turns(
+        self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft], untrained: str
+    ) -> list[Answer]:
+        """Commit drafts, each a turn. untrained: why they must not be trained, '' when they may be.
+
+        What was sampled before a turn began anew is kept first; nobody was shown it, and it does not train.
+        """
+        for gone in [gone for draft in drafts for gone in draft.dropped]:
+            self._commit(session, request, prompt, gone, "restarted")
+        return [self._commit(session, request, prompt, draft, untrained) for draft in drafts]
+
+    def commit_failed(
+        self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft], error: EngineError
+    ) -> Refusal:
+        """Commit what the engine had sampled when it failed, which does not train; returns what the agent is told."""
+        session.failed(error)
+        for gone in [gone for draft in drafts for gone in draft.dropped]:
+            self._commit(session, request, prompt, gone, "restarted")
+        for draft in drafts:
+            if draft.length:
+                self._commit(session, request, prompt, draft, "engine_error")
+        if not isinstance(error, EngineRejected):
+            return Refusal(502, str(error), type="api_error", code="engine_unavailable")
+        if not error.overflow:
+            return Refusal(400, str(error), code="engine_rejected")
+        refusal = Refusal(400, str(error), code=CONTEXT_OVERFLOW)
+        refusal.after = prompt.parent
+        return refusal
+
+    def refuse(self, session: Session, refusal: Refusal) -> None:
+        """Take note of the turn after which a sequence had no room for a prompt."""
+        if refusal.after is not None:
+            session.ledger.full.add(refusal.after)
+
+    def _commit(self, session: Session, request: TurnRequest, prompt: Prompt, draft: Draft, untrained: str) -> Answer:
+        ledger = session.ledger
+        turn = Turn(
+            index=len(ledger.turns),
+            parent=prompt.parent,
+            new_ids=prompt.new_ids,
+            parts=tuple(draft.parts),
+            turn_id=f"{request.id_prefix}{session.nonce}{len(ledger.turns):06x}",
+            fork=prompt.fork or _branch(ledger, prompt.parent),
+            untrained=untrained,
+            model=request.model,
+            started=draft.started,
+            ended=time.time(),
+            engine_seconds=draft.engine_seconds,
+            media=prompt.media,
+        )
+        reply = self._text_reply(turn) if request.prompt is not None else self._reply(turn, request, prompt)
+        if isinstance(turn.matched, str) and turn.matched:
+            reply = _without_stop(turn.matched, reply)
+        ledger.commit(turn)
+        session.texts.keep(turn.index, draft.ids)
+        if not untrained:
+            self._remember(session, turn, request, prompt, reply)
+        self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, ledger)
+        shown = ledger.shown(turn.index) if request.return_ids else None
+        answered = _without_begun(reply, request.begun) if request.begun else reply
+        return Answer(turn, answered, ledger.length(turn.index) - turn.output_length, shown)
+
+    def _remember(
+        self, session: Session, turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply
+    ) -> None:  # fmt: skip
+        """Let later requests find this turn by what they begin with."""
+        node = None
+        if request.prompt is None:
+            node = _node(turn, request, prompt, reply)
+            session.conversation.add(node)
+        elif prompt.start is not None and isinstance(request.prompt, str):
+            whole = self._renderer.decode(list(turn.output_ids()))
+            parent = prompt.start.node
+            added = request.prompt[prompt.start.rest if parent else 0 :]
+            session.own_prompts.add(TextNode(turn.index, added, reply.text, whole), parent)
+        session.answered(reply.text, node)
+        if reply.ill_formed:
+            session.count("ill_formed_replies")
+        if request.constraint:
+            session.count("constrained_turns")
+
+    def _text_reply(self, turn: Turn) -> Reply:
+        """What a turn says that no template shaped: its text, without what ended it."""
+        ids = list(turn.output_ids())
+        ended = turn.finish == STOP and bool(ids) and ids[-1] in self._renderer.stop_ids | {turn.matched}
+        return Reply(self._renderer.decode(ids[:-1] if ended else ids), "", ())
+
+    def _reply(self, turn: Turn, request: TurnRequest, prompt: Prompt) -> Reply:
+        if isinstance(turn.matched, int):
+            self._renderer.add_stop_id(turn.matched)
+        reply = self._parser.parse(
+            list(turn.output_ids()),
+            finish=turn.finish,
+            tools=request.tools,
+            prompt_opens_think=self._opens_think(prompt.new_ids[-8:]),
+            begun=prompt.begun,
+            # Nine letters, because templates of the Mistral kind take no other length.
+            mint=lambda number: f"c{turn.index:06d}{number:02d}",
+        )
+        if request.one_call and len(reply.tool_calls) > 1:
+            return replace(reply, tool_calls=reply.tool_calls[:1])
+        return reply
+
+    def _opens_think(self, end: array) -> bool:
+        """Whether a prompt that ends with these ids has opened `<think>`."""
+        key = end.tobytes()
+        if key not in self._openings:
+            if len(self._openings) >= OPENINGS_HELD:
+                self._openings.clear()
+            self._openings[key] = self._renderer.decode(list(end)).rstrip().endswith(THINK)
+        return self._openings[key]
+
+
+def _node(turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Node:
+    last = next((part.ids[-1] for part in reversed(turn.parts) if len(part.ids)), None)
+    unfinished = turn.finish == LENGTH and not (reply.tool_calls or reply.ill_formed) and bool(reply.text)
+    return Node(
+        turn.index,
+        prompt.node,
+        prompt.added,
+        reply,
+        prompt.tools,
+        request.template_kwargs,
+        last,
+        unfinished,
+        turn.turn_id,
+    )
+
+
+def _branch(ledger: Ledger, parent: int | None) -> str:
+    """Why a turn is not the plain continuation of its parent, as things stand at its commit."""
+    if all(ledger.turns[index].untrained for index in ledger.children(parent)):
+        return ""
+    return "new_conversation" if parent is None else "branch"
+
+
+def _without_stop(matched: str, reply: Reply) -> Reply:
+    """The reply as agents get it: the stop string that ended the turn was sampled, and is left out."""
+    if matched not in reply.text:
+        return reply
+    return replace(reply, text=reply.text[: reply.text.rindex(matched)], stopped_by=matched)
+
+
+def _without_begun(reply: Reply, begun: str) -> Reply:
+    """What an agent is answered: it has the beginning already."""
+    start = next((start for start in (begun, begun.strip()) if reply.text.startswith(start)), "")
+    return replace(reply, text=reply.text[len(start) :]) if start else reply

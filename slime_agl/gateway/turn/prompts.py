@@ -1,0 +1,142 @@
+"""The first station of a turn. Request and session in, prompt out: the ids of the turn that it continues, and those of
+what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork
+from slime_agl.chat.template.messages import normalise, reply_message
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tools import Tools
+from slime_agl.gateway.refusal import Refusal
+from slime_agl.gateway.request import TurnRequest
+from slime_agl.gateway.sessions.session import Session
+from slime_agl.gateway.turn.begun import forced, resumed
+from slime_agl.gateway.turn.conversation import Context, Message, Node
+from slime_agl.gateway.turn.long_texts import SHORT_TEXT, LongTexts
+from slime_agl.gateway.turn.own_prompts import ids_prompt, text_prompt
+from slime_agl.gateway.turn.prompt import Prompt
+from slime_agl.gateway.turn.shared import Shared
+from slime_agl.trace.turn import Media, token_array
+
+# Tools that are rendered in about the time that a thread takes to begin, and their characters.
+FEW_TOOLS, LONG_TOOLS = 16, 40_000
+# Characters of a continuation whose template need not be run.
+SHORT_DELTA = 40_000
+
+
+class PromptMaker:
+    """Makes prompts for any session, on the gateway's event loop."""
+
+    def __init__(self, renderer: Renderer, delta: DeltaEncoder) -> None:
+        self._renderer, self._delta = renderer, delta
+        self._shared = Shared()
+        self._long = LongTexts(renderer)
+
+    def close(self) -> None:
+        self._long.close()
+
+    async def shows_images(self, session: Session) -> bool:
+        """Whether there is a processor for images; loads it the first time."""
+        return await self._long.shows_images(session)
+
+    async def make(self, session: Session, request: TurnRequest) -> Prompt:
+        """The prompt of a request. Raises Refusal, TemplateError."""
+        tools = request.tools and self._shared.tools(request.tools)
+        if isinstance(request.prompt, tuple):
+            return ids_prompt(session, request.prompt)
+        if request.prompt is not None:
+            return await text_prompt(session, request.prompt, self._long, special=request.add_special_tokens)
+        if request.begun is not None and (prompt := await resumed(session, request, self._long)):
+            return prompt
+        prompt = await self._chat_prompt(session, request, tools)
+        return forced(prompt, request, self._renderer) if request.forced else prompt
+
+    async def _chat_prompt(self, session: Session, request: TurnRequest, tools: Tools | None) -> Prompt:
+        match = session.conversation.match(request.messages, tools, request.template_kwargs)
+        normal, fork = normalise(list(match.new)), match.fork
+        if (node := match.node) is not None:
+            try:
+                delta = await self._continue(session, node, normal, request)
+            except Refusal as refusal:
+                refusal.after = node.index
+                raise
+            if isinstance(delta, Delta):
+                if delta.rendered:
+                    session.count("rendered_deltas")
+                return Prompt(
+                    parent=node.index,
+                    new_ids=token_array(delta.ids),
+                    fork=fork,
+                    media=delta.media,
+                    node=node,
+                    added=self._added(match.new),
+                    tools=tools,
+                    begun=request.begun or "",
+                )
+            fork = delta.reason
+            normal = [*Context(node), reply_message(node.reply), *normal]
+        added = self._added(request.messages)
+        ids, media = await self._encode(session, normal, request)
+        return Prompt(
+            parent=None,
+            new_ids=token_array(ids),
+            fork=fork,
+            media=media,
+            added=added,
+            tools=tools,
+            begun=request.begun or "",
+        )
+
+    def _added(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages as the conversation keeps them; attempts send the same system messages."""
+        return tuple(self._shared.message(m) if m.get("role") == "system" else m for m in messages)
+
+    async def _continue(
+        self, session: Session, node: Node, normal: list[Message], request: TurnRequest
+    ) -> Delta | Fork:
+        kwargs = dict(request.template_kwargs)
+        going_on = Continuation(Context(node), node.reply, normal, node.tools, kwargs, node.last_id, request.begun)
+        texts, images = _texts(normal)
+        said = sum(map(len, texts))
+        if said < SHORT_DELTA and not images and self._delta.quick(going_on):
+            return self._delta.delta(going_on)
+        return await self._long.run(session, partial(self._delta.delta, going_on), said, *texts)
+
+    async def _encode(
+        self, session: Session, messages: list[Message], request: TurnRequest
+    ) -> tuple[list[int], Media | None]:
+        """Render and encode a whole prompt; off the loop, unless that takes longer than doing it here."""
+        kwargs = dict(request.template_kwargs)
+
+        def encode() -> tuple[list[int], Media | None]:
+            if request.begun is None:
+                text = self._renderer.render(messages, request.tools, kwargs)
+            else:
+                text = self._renderer.render_open(messages, request.begun, request.tools, kwargs)
+            return self._renderer.shown(text, messages)
+
+        texts, images = _texts(messages)
+        said = whole = sum(map(len, texts))
+        if request.tools:
+            texts.append(request.tools.text.decode("utf-8", "replace"))
+            whole += len(texts[-1])
+        few = len(request.tools or ()) <= FEW_TOOLS and whole < LONG_TOOLS
+        if said < SHORT_TEXT and few and not images:
+            return encode()
+        return await self._long.run(session, encode, whole, *texts)
+
+
+def _texts(messages: Sequence[Message]) -> tuple[list[str], bool]:
+    """What each of the normalised messages says, and whether any of them shows images."""
+    contents = [message["content"] for message in messages]
+    plain = [content for content in contents if isinstance(content, str)]
+    if len(plain) == len(contents):
+        return plain, False
+    texts = [
+        content if isinstance(content, str) else " ".join(part["text"] for part in content if part["type"] == "text")
+        for content in contents
+    ]
+    return texts, True
