@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slime_agl.chat.parse.reply import ReplyParser
-from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.proof.audit import TemplateAudit, audit
 from slime_agl.chat.template.delta import DeltaEncoder
 from slime_agl.chat.template.encoder import fast_encoder
 from slime_agl.chat.template.images import Vision
@@ -45,6 +45,16 @@ def make_renderer(args: RolloutArgs, tokenizer: Any, *, trust_remote_code: bool 
     )
 
 
+def make_plan(renderer: Renderer, checkpoint: str) -> TemplateAudit:
+    """Try the chat template, and log what it forks at, what it hides from the model and which stop token it lacks."""
+    plan = audit(renderer)
+    forks = [f"{kind} ({reason})" for kind, reason in plan.report.forks().items()]
+    logger.info("chat template of %s: %s", checkpoint, f"forks at {', '.join(forks)}" if forks else "no forks")
+    for warning in plan.report.warnings():
+        logger.warning("chat template of %s: %s", checkpoint, warning)
+    return plan
+
+
 def make_runtime(
     config: Config, args: RolloutArgs, *, engine: Engine | None = None, trust_remote_code: bool = True
 ) -> Runtime:
@@ -73,11 +83,7 @@ def make_runtime(
         )
     tokenizer = load_tokenizer(str(args.hf_checkpoint), trust_remote_code=trust_remote_code)
     renderer = make_renderer(args, tokenizer, trust_remote_code=trust_remote_code)
-    plan = audit(renderer)
-    forks = [f"{kind} ({reason})" for kind, reason in plan.report.forks().items()]
-    logger.info("chat template of %s: %s", args.hf_checkpoint, f"forks at {', '.join(forks)}" if forks else "no forks")
-    for warning in plan.report.warnings():
-        logger.warning("chat template of %s: %s", args.hf_checkpoint, warning)
+    plan = make_plan(renderer, str(args.hf_checkpoint))
     parts = GatewayParts(
         engine=engine
         or RouterEngine(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from slime_agl.assemble import make_runtime
-from slime_agl.config import Config
-from slime_agl.host import RolloutArgs
+from slime_agl.assemble import make_plan
+from slime_agl.chat.template.loader import load_tokenizer
+from slime_agl.chat.template.renderer import Renderer
 
 # Leaves tool results out, and ends turns with a token that no list names.
 DEAF = (
@@ -20,20 +18,23 @@ DEAF = (
 )
 
 
+def said_of(checkpoint: Path, caplog: pytest.LogCaptureFixture, template: str | None = None) -> list[str]:
+    with caplog.at_level(logging.INFO, "slime_agl.assemble"):
+        make_plan(Renderer(load_tokenizer(str(checkpoint)), chat_template=template), "ckpt")
+    forks, *warnings = [record for record in caplog.records if record.name == "slime_agl.assemble"]
+    assert (forks.levelname, {one.levelname for one in warnings} <= {"WARNING"}) == ("INFO", True)
+    return [one.getMessage() for one in warnings]
+
+
 def test_a_run_is_warned_of_what_its_template_hides_and_of_a_missing_stop_token(
-    rollout_args: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tiny_checkpoint: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "deaf.jinja").write_text(DEAF)
-    args = RolloutArgs.read(rollout_args(chat_template_path=str(tmp_path / "deaf.jinja")))
-    with caplog.at_level(logging.WARNING, "slime_agl.assemble"):
-        make_runtime(Config.read({"agent": "slime_agl.testing.agents.tool_agent"}), args)
-    hidden, stops = (record.getMessage() for record in caplog.records if record.name == "slime_agl.assemble")
+    hidden, stops = said_of(tiny_checkpoint, caplog, DEAF)
     assert "does not show the model the list of tools, tool results" in hidden and "--chat-template-path" in hidden
     assert "if the model ends turns with <|im_start|>" in stops and "--rollout-stop-token-ids" in stops
 
 
 def test_a_run_whose_template_shows_everything_is_not_warned(
-    rollout_args: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    tiny_checkpoint: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make_runtime(Config.read({"agent": "slime_agl.testing.agents.tool_agent"}), RolloutArgs.read(rollout_args()))
-    assert [record for record in caplog.records if record.name == "slime_agl.assemble" and record.levelno > 20] == []
+    assert said_of(tiny_checkpoint, caplog) == []
