@@ -44,7 +44,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "output is encoded again": Fault(
         TURNS, "            parts=tuple(draft.parts),\n",
-        "            parts=tuple(replace(p, ids=token_array(self._renderer.encode(self._renderer.decode(p.ids)))) for p in draft.parts),\n",
+        "            parts=tuple(replace(p, ids=array('i', self._renderer.encode(self._renderer.decode(p.ids)))) for p in draft.parts),\n",
         NOT_CANONICAL,
     ),
     "parallel results swapped": Fault(
