@@ -81,7 +81,7 @@ class InProcess:
     def __init__(self, *, config: Config, renderer: Renderer, gateway: Gateway, lightning: Lightning) -> None:
         self.config, self.renderer = config, renderer
         self._gateway, self._lightning = gateway, lightning
-        self._loop = LoopThread("agl-runtime", lightning.new_loop(), exited=lightning.exited)
+        self._loop: LoopThread | None = None
         self._steps: list[_Step] = []
         # An execution is held by the steps, and beyond them by whoever still needs it.
         self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
@@ -92,6 +92,8 @@ class InProcess:
 
     def start(self) -> None:
         """Start gateway, store and runners. What started is stopped again when a later part fails."""
+        # Not made before: whoever only looks at a runtime would leave an open loop.
+        self._loop = LoopThread("agl-runtime", self._lightning.new_loop(), exited=self._lightning.exited)
         self._loop.start()
         self._running = True
         try:
@@ -126,6 +128,12 @@ class InProcess:
             raise SlimeAglError("the runtime is stopped")
         return self._wait(coroutine)
 
+    def _thread(self, coroutine: Coroutine[Any, Any, Any]) -> LoopThread:
+        if self._loop is None:
+            coroutine.close()
+            raise SlimeAglError("the runtime is not started")
+        return self._loop
+
     async def _close(self) -> None:
         for kept in self._kept.values():
             await kept.close()
@@ -139,7 +147,7 @@ class InProcess:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the runtime's loop, for a caller who waits on another one (asyncio.wrap_future)."""
-        return self._loop.submit(coroutine)
+        return self._thread(coroutine).submit(coroutine)
 
     async def begin_step(self, step: int, temperature: float, top_p: float) -> None:
         self._collect_ended()
@@ -224,7 +232,7 @@ class InProcess:
 
     def _wait(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         done = threading.Event()
-        future = self._loop.submit(_announced(coroutine, done))
+        future = self._thread(coroutine).submit(_announced(coroutine, done))
         try:
             return future.result(seconds)
         except KeyboardInterrupt:
