@@ -72,7 +72,7 @@ def make_runtime(
         max_concurrency=config.runners.max_concurrency or args.concurrency,
         timeout_seconds=config.runners.timeout_seconds,
         max_attempts=config.failure.max_attempts,
-        end_processes=config.runners.end_processes,
+        end_leftovers=config.runners.end_leftovers,
         tokens=config.spans == "tokens",
         frozen=args.frozen_models,
         dashboard_port=config.dashboard_port,

@@ -34,10 +34,10 @@ class RunnersConfig:
     timeout_seconds: float | None = key(
         3600.0, "deadline of one attempt, then it is sealed, aborted and cancelled; null for none"
     )
-    end_processes: bool = key(
+    end_leftovers: bool = key(
         True,
-        "whether processes that an attempt started (programs, servers, daemons) end with it, and with this process "
-        "when it is killed; `false` for agents that start one on first use for all executions",
+        "whether what an attempt left running (tasks, programs, servers, daemons) ends with it, and processes with this "
+        "one when it is killed; `false` for agents that start a helper or a server on first use for all executions",
     )
 
     def __post_init__(self) -> None:

@@ -83,6 +83,7 @@ class AttemptRun:
         stop: asyncio.Future[None],
         owner: Owner,
         processes: Processes | None,
+        end_tasks: bool = True,
     ) -> None:
         self._attempted = attempted
         self._ids = (attempted.rollout_id, attempted.attempt.attempt_id)
@@ -93,7 +94,7 @@ class AttemptRun:
         self._clock = clock
         self._stop = stop
         self._owner = owner
-        self._processes = processes
+        self._processes, self._ends_tasks = processes, end_tasks
         self._sealed: Any = None
         self.left_behind: asyncio.Task[Ended] | None = None
         self.leaked_tasks = 0
@@ -117,7 +118,8 @@ class AttemptRun:
             self._owner.state = "left_behind" if self.left_behind is not None or slot.thread_left else "over"
             self._tracer.detach(buffer)
             spans = await buffer.close()
-            await self._end_tasks()
+            if self._ends_tasks:
+                await self._end_tasks()
             mend_streams()
         try:
             rewards = rewards_of(spans)

@@ -55,7 +55,7 @@ class RunnerPool:
         'async' for async agents and 'thread' for the others, which would block the loop.
     timeout_seconds: deadline of one attempt, from the moment it starts, pauses excepted. None: no deadline.
     max_attempts: tries at a rollout that fails or times out.
-    end_processes: whether processes that an attempt started end with it.
+    end_leftovers: whether tasks and processes that an attempt started end with it.
 
     Every slot has an agent of its own; agents that cannot be had more than once run one execution at a time. Each mode is first in, first out, and has slots of its own, so that training rollouts which are paused
     never keep an evaluation waiting. Owned by the event loop that calls `start`.
@@ -71,7 +71,7 @@ class RunnerPool:
         max_concurrency: int,
         timeout_seconds: float | None,
         max_attempts: int,
-        end_processes: bool = True,
+        end_leftovers: bool = True,
         hopeless: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._store = store
@@ -91,7 +91,8 @@ class RunnerPool:
         self._upstream_logs = UpstreamLogs()
         self._open = False
         self.calls = ForeignCalls(self._owners.__contains__)
-        self.processes = Processes() if end_processes else None
+        self.processes = Processes() if end_leftovers else None
+        self._end_tasks = end_leftovers
         self.watchdog = LoopWatchdog(
             asyncio.get_running_loop(), threading.get_ident(), limit=timeout_seconds, hopeless=hopeless
         )
@@ -271,6 +272,7 @@ class RunnerPool:
             stop=job.stop,
             owner=owner,
             processes=self.processes,
+            end_tasks=self._end_tasks,
         )
         self._owners[owner.name] = owner
         try:

@@ -44,7 +44,7 @@ class Lightning:
         max_concurrency: int,
         timeout_seconds: float | None,
         max_attempts: int,
-        end_processes: bool = True,
+        end_leftovers: bool = True,
         tokens: bool = False,
         templates: Mapping[str, str] | None = None,
         frozen: Mapping[str, str] | None = None,
@@ -58,7 +58,7 @@ class Lightning:
             "max_concurrency": max_concurrency,
             "timeout_seconds": timeout_seconds,
             "max_attempts": max_attempts,
-            "end_processes": end_processes,
+            "end_leftovers": end_leftovers,
         }
         self._tokens = tokens
         self._templates = {

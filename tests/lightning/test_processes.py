@@ -138,7 +138,7 @@ async def test_processes_may_be_left_alone_on_request(bench) -> None:
     async def agent(task):
         started.append(subprocess.Popen(["sleep", "1000"]))
 
-    made = await bench(agent, end_processes=False)
+    made = await bench(agent, end_leftovers=False)
     await made.run({})
     assert started[0].poll() is None
     started[0].kill()

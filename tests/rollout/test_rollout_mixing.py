@@ -167,5 +167,5 @@ def test_a_helper_that_the_first_execution_started_may_serve_others_after_its_en
         await answered
         return 1.0
 
-    output = run_rollout(agent, list("abc"), agl={"runners": {"max_concurrency": 1}})
+    output = run_rollout(agent, list("abc"), agl={"runners": {"max_concurrency": 1, "end_leftovers": False}})
     assert mixed(output) == 0 and {sample.metadata["agl"]["failure"] for sample in flat(output.samples)} == {""}
