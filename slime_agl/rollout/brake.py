@@ -13,6 +13,7 @@ from slime_agl.execution import Execution
 # Until something has worked, this many executions have to fail at least: a flaky agent's first few prove nothing.
 FIRST_EXECUTIONS = 8
 STALLED_BATCHES = 4
+UNREWARDED = "no_reward"
 
 _ADVICE = {
     "agent_error": "mend the agent, or what it calls",
@@ -60,16 +61,16 @@ class Brake:
 
         Raises:
             AgentError: it is one too many; says at which boundary most failed, and shows the first error.
-            RewardError: nothing has worked yet, and all that this group lacks is a reward.
+            RewardError: nothing has worked in a whole batch, and all that it lacks is rewards.
         """
-        if not self.worked:
-            refuse_unrewarded(executions)
         self._failed += 1
         self._executions += len(executions)
         self._kinds.update(execution.failure for execution in executions)
         self._first_error = self._first_error or next((e.error for e in executions if e.error), "")
         seconds = self._now() - self._since
         if not self.worked:
+            if self._failed >= self._first_groups and set(self._kinds) == {UNREWARDED}:
+                raise RewardError(self._first_error)
             if self._failed >= self._first_groups and self._executions >= FIRST_EXECUTIONS:
                 raise AgentError(self._message("nothing has worked in this run yet"))
         elif self._seconds is not None and self._failed >= self._groups and seconds >= self._seconds:
@@ -84,7 +85,7 @@ class Brake:
 
 def refuse_unrewarded(executions: Sequence[Execution]) -> None:
     """Raise RewardError when the one thing that all of these lack is a reward: a setting, not bad luck."""
-    if executions and all(execution.failure == "no_reward" for execution in executions):
+    if executions and all(execution.failure == UNREWARDED for execution in executions):
         raise RewardError(executions[0].error)
 
 

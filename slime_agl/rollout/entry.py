@@ -40,7 +40,7 @@ def generate(
             slime would mix their groups.
         EngineUnavailable: the router does not answer.
         AgentError: no execution works; carries the first traceback.
-        RewardError: no execution of the first group has a reward, and no option gives them one; or an option fails.
+        RewardError: no execution of a first batch has a reward, and no option gives it one; or an option fails.
         InvariantError: a token invariant broke.
     """
     config = Config.read(getattr(args, "agl", None))

@@ -104,7 +104,7 @@ class Executor:
         if not execution.segments:
             return execution
         rewarded = self.rewarder.can_reward(execution, source)
-        if not execution.failure and not rewarded:
+        if not execution.failure and not rewarded and not self.bare:
             return dataclasses.replace(execution, failure="no_reward", error=no_reward(execution.rollout_id))
         if rewarded and cut_by_context(execution):
             # What it did so far trains, and the Sample that ran out says that it is truncated.

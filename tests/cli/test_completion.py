@@ -31,7 +31,8 @@ def offered(*words: str) -> list[tuple[str, str]]:
 
 
 def test_commands_are_completed():
-    assert offered("") == [("plain", name) for name in sorted(main.commands)]
+    shown = sorted(name for name, command in main.commands.items() if not command.hidden)
+    assert offered("") == [("plain", name) for name in shown]
     assert offered("do") == [("plain", "doctor")]
 
 

@@ -84,8 +84,9 @@ class Place:
         assert decode_ledger(encode_ledger(left.ledger)) == left.ledger
         parts = segments(left.ledger)
         execution = Execution(
-            "ro", "at", None, None, "", [], (), "", "", left.ledger, parts, account(left.ledger, parts), left.counters,
-            0.0,
+            rollout_id="ro", attempt_id="at", task=None, reward=None, final_text="", messages=[], spans=(), failure="",
+            error="", ledger=left.ledger, segments=parts, account=account(left.ledger, parts), counters=left.counters,
+            seconds=0.0,
         )  # fmt: skip
         source = Sample(multimodal_inputs={"images": ["what the row held"]})
         return SampleBuilder(RolloutArgs.read(default_args()), self.renderer).build(source, execution, 0)

@@ -90,11 +90,16 @@ def test_the_reason_names_the_boundary_at_which_most_failed(failure, advice) -> 
     assert "Boom: no" in message and "Boom: other" not in message
 
 
-def test_a_run_whose_first_group_lacks_only_rewards_is_told_so_at_once_and_a_later_one_is_not_stopped() -> None:
-    lacking = executions(4, "no_reward", "rollout ro-1 has no reward")
+def test_a_run_whose_first_batch_lacks_only_rewards_is_told_so_and_one_that_has_worked_goes_on() -> None:
+    lacking = executions(1, "no_reward", "rollout ro-1 has no reward")
+    brake = Brake(FailureConfig(), 3, Clock())
+    brake.failed(lacking)
+    brake.failed(lacking)
     with pytest.raises(RewardError, match="ro-1 has no reward"):
-        Brake(FailureConfig(), 4, Clock()).failed(lacking)
-    mixed = Brake(FailureConfig(), 4, Clock())
-    mixed.failed([*lacking, *executions(1)])
+        brake.failed(lacking)
+    mixed = Brake(FailureConfig(), 3, Clock())
+    for each in (lacking, executions(1), lacking, lacking):
+        mixed.failed(each)
     mixed.works()
-    mixed.failed(lacking)
+    for _ in range(9):
+        mixed.failed(lacking)

@@ -165,10 +165,10 @@ def test_a_directory_that_cannot_be_made_is_named(run_rollout, tmp_path):
 
 def test_a_failed_try_is_recorded_with_its_tokens_and_its_traceback(fake_sglang, recorded):
     fake_sglang.say("one")
-    record, _ = recorded("tests.cli.replay_agents.picky", ["a"])
+    record, _ = recorded("tests.cli.rerun_agents.picky", ["a"])
     assert record.executions[0].earlier == ()
     fake_sglang.say("a bad one").say("two")
-    record, _ = recorded("tests.cli.replay_agents.picky", ["a"], failure="retry")
+    record, _ = recorded("tests.cli.rerun_agents.picky", ["a"], failure="retry")
     (execution,) = record.executions
     (earlier,) = execution.earlier
     assert "".join(record.texts(earlier.ledger.turns[0].output_ids())) == "a bad one<|im_end|>"
