@@ -115,7 +115,7 @@ def test_ctrl_c_is_no_verdict(monkeypatch):
     def interrupted(_: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("slime_agl.record.run.read_run", interrupted)
+    monkeypatch.setattr("slime_agl.record.reading.read_run", interrupted)
     done = invoke("inspect", "run")
     assert (done.exit_code, done.stdout, done.stderr) == (130, "", "\nstopped\n")
 
@@ -136,6 +136,6 @@ def test_a_package_of_an_extra_that_is_not_installed_is_named(monkeypatch):
     def missing(_: Path) -> None:
         raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
 
-    monkeypatch.setattr("slime_agl.record.run.read_run", missing)
+    monkeypatch.setattr("slime_agl.record.reading.read_run", missing)
     done = invoke("inspect", "run")
     assert done.exit_code == 2 and "torch is not installed; the local engine and the demos need" in done.stderr
