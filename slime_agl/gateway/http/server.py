@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -30,8 +29,6 @@ from slime_agl.gateway.turn.maker import TurnMaker
 from slime_agl.gateway.turn.prompts import PromptMaker
 from slime_agl.gateway.turn.sampling import Sampler
 from slime_agl.loops import LoopThread
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class Gateway:
             ConfigError: the address is taken or not this machine's.
             EngineUnavailable: no engine answers.
         """
-        self._loop = LoopThread("agl-gateway", _new_loop(), exited=_exited)
+        self._loop = LoopThread("agl-gateway", _new_loop())
         self._loop.start()
         try:
             self._submit(self._start).result()
@@ -161,10 +158,6 @@ class Gateway:
         self._stack.callback(watching.cancel)
         port = listening.sockets[0].getsockname()[1]
         self.url = (config.public_url or f"http://{_in_url(config.host)}:{port}").rstrip("/")
-
-
-def _exited(error: BaseException) -> None:
-    logger.error("%s was raised on the event loop of the gateway, which goes on", type(error).__name__, exc_info=error)
 
 
 def _keys_required(config: GatewayConfig) -> bool:
