@@ -54,6 +54,7 @@ class TrainStep:
         self._dropped = MetricGatherer()
         self._everything: list[list[Entry]] = []
         self._kept: list[tuple[Run, list[Entry]]] = []
+        self._let_go: list[Group] = []
         self._filtered = self._masked = 0
         self._needs_trained_tokens = args.trainer.needs_trained_tokens
         self._began = time.monotonic()
@@ -76,7 +77,6 @@ class TrainStep:
             await self._count(time.monotonic() - self._began)
             return self._output()
         except BaseException:
-            # The step has failed: what it had finished is not delivered either.
             await self._give_all_back()
             raise
 
@@ -182,6 +182,7 @@ class TrainStep:
 
     def _drop(self, run: Run, entries: list[Entry], reason: str) -> None:
         self._pool.remove(run)
+        self._let_go.append(run.group)
         self._lasting.outstanding.forget([run.group])
         self._tally.count(f"dropped_groups/{reason}")
         self._books.enter(entries, reason)
@@ -208,9 +209,10 @@ class TrainStep:
             )  # fmt: skip
 
     async def _give_all_back(self) -> None:
+        """Kept, dropped, finished or under way: a step that failed has taken no group."""
         runs = [*(run for run, _ in self._kept), *await self._pool.end_all()]
-        if runs:
-            self._pool.put_back(run.group for run in runs)
+        if groups := [*self._let_go, *(run.group for run in runs)]:
+            self._pool.put_back(groups)
 
     async def _count(self, seconds: float) -> None:
         """Write down the batch, and what was lost on the way to it."""

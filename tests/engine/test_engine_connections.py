@@ -23,9 +23,19 @@ class Server:
         self.heads: list[bytes] = []
         self.accepted = 0
         self.ended = asyncio.Event()
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def end(self) -> None:
+        for task in self._serving:
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving)
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -42,6 +52,8 @@ class Server:
                 return
         except (asyncio.IncompleteReadError, ConnectionResetError):
             self.ended.set()
+        except asyncio.CancelledError:
+            pass  # only `end` cancels
         finally:
             writer.close()
 
@@ -59,6 +71,7 @@ async def serve() -> AsyncIterator[Serve]:
 
         async def start(server: Server) -> str:
             listening = await asyncio.start_server(server, "127.0.0.1", 0)
+            stack.push_async_callback(server.end)
             stack.callback(listening.close)
             return f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/generate"
 
