@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,14 @@ def fused(seconds: float, again: float = AGAIN_SECONDS) -> Iterator[None]:
 def no_test_hangs() -> Iterator[None]:
     with fused(HUNG_SECONDS):
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Captured text as any pipe can carry it: tests that run side by side send their reports to one process."""
+    report = yield
+    report.sections = [(title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections]
+    return report
 
 
 def flat(groups: Iterable[Any]) -> list[Any]:
