@@ -48,9 +48,14 @@ async def run_python(arguments: list[str], *, cwd: Path, seconds: float = 5.0) -
     command = [sys.executable, "-I", str(Path(__file__).resolve()), str(int(seconds) + 1), *arguments]
     with tempfile.TemporaryFile() as output:
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=cwd, env={"PYTHONDONTWRITEBYTECODE": "1"}, stdin=asyncio.subprocess.DEVNULL, stdout=output,
-            stderr=output, start_new_session=True,
-        )  # fmt: skip
+            *command,
+            cwd=cwd,
+            env={"PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
         status: int | None = None
         try:
             with contextlib.suppress(TimeoutError):

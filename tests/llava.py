@@ -27,6 +27,9 @@ def processor() -> Any:
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     size = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
     return LlavaProcessor(
-        image_processor=CLIPImageProcessorPil(**size), tokenizer=tokenizer, patch_size=14,
-        vision_feature_select_strategy="default", num_additional_image_tokens=1,
-    )  # fmt: skip
+        image_processor=CLIPImageProcessorPil(**size),
+        tokenizer=tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    )

@@ -30,7 +30,10 @@ def test_a_quick_run_serves_every_turn_of_every_subject(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path), "ours", "rerender"],
-        env=env, capture_output=True, text=True, cwd=tmp_path,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert "slime_agl" in done.stdout and "render and encode again" in done.stdout

@@ -14,8 +14,10 @@ def chaos(*words: str) -> subprocess.CompletedProcess[str]:
     paths = [str(ROOT), str(ROOT / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.run(
         [sys.executable, "-m", "chaos_parts", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, capture_output=True, text=True,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_no_fault_trains_a_wrong_token_and_none_ends_the_run() -> None:

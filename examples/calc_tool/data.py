@@ -14,14 +14,24 @@ ROWS = {"train": 96, "eval": 12}
 
 # A story, and the expression that solves it.
 STORIES = {
-    "bakery": ("A bakery packs {a} boxes of {b} rolls and sells {c} rolls. How many rolls are left?", "{a} * {b} - {c}"),
+    "bakery": (
+        "A bakery packs {a} boxes of {b} rolls and sells {c} rolls. How many rolls are left?",
+        "{a} * {b} - {c}",
+    ),
     "school": ("A school has {a} classes of {b} pupils and {c} teachers. How many people is that?", "{a} * {b} + {c}"),
-    "cinema": ("A cinema sells {a} tickets at {c} and {b} tickets at {d}. How much does it earn?", "{a} * {c} + {b} * {d}"),
-    "garden": ("A garden is {a} m long and {b} m wide, with a pond of {c} square metres. How large is the rest?",
-               "{a} * {b} - {c}"),
-    "trains": ("{a} trains carry {b} people each, {d} trains carry {c} each. How many more do the first carry?",
-               "{a} * {b} - {d} * {c}"),
-}  # fmt: skip
+    "cinema": (
+        "A cinema sells {a} tickets at {c} and {b} tickets at {d}. How much does it earn?",
+        "{a} * {c} + {b} * {d}",
+    ),
+    "garden": (
+        "A garden is {a} m long and {b} m wide, with a pond of {c} square metres. How large is the rest?",
+        "{a} * {b} - {c}",
+    ),
+    "trains": (
+        "{a} trains carry {b} people each, {d} trains carry {c} each. How many more do the first carry?",
+        "{a} * {b} - {d} * {c}",
+    ),
+}
 
 
 def rows() -> dict[str, list[dict]]:

@@ -28,52 +28,66 @@ class Module:
 MODULES = {
     "clamp": Module(
         "def clamp(value, low, high):\n    if value < low:\n        return low\n    return min(value, high)\n",
-        (("min(value, high)", "max(value, high)", "clamp(1, 0, 3) gives 3, not 1"),
-         ("        return low", "        return high", "clamp(-1, 0, 3) gives 3, not 0")),
+        (
+            ("min(value, high)", "max(value, high)", "clamp(1, 0, 3) gives 3, not 1"),
+            ("        return low", "        return high", "clamp(-1, 0, 3) gives 3, not 0"),
+        ),
         ("clamp(1, 0, 3) == 1", "clamp(-1, 0, 3) == 0", "clamp(9, 0, 3) == 3"),
     ),
     "median": Module(
         "def median(values):\n    ordered = sorted(values)\n    half = len(ordered) // 2\n    if len(ordered) % 2:\n"
         "        return ordered[half]\n    return (ordered[half - 1] + ordered[half]) / 2\n",
-        (("sorted(values)", "list(values)", "median([3, 1, 2]) gives 1, not 2"),
-         ("ordered[half - 1]", "ordered[half - 2]", "median([1, 2, 3, 4]) gives 2.0, not 2.5")),
+        (
+            ("sorted(values)", "list(values)", "median([3, 1, 2]) gives 1, not 2"),
+            ("ordered[half - 1]", "ordered[half - 2]", "median([1, 2, 3, 4]) gives 2.0, not 2.5"),
+        ),
         ("median([3, 1, 2]) == 2", "median([1, 2, 3, 4]) == 2.5"),
     ),
     "chunks": Module(
         "def chunks(items, size):\n    return [items[at : at + size] for at in range(0, len(items), size)]\n",
-        (("range(0, len(items), size)", "range(0, len(items) - 1, size)", "chunks([1, 2, 3], 2) loses the 3"),
-         ("at + size]", "at + size - 1]", "chunks([1, 2], 2) gives [[1]], not [[1, 2]]")),
+        (
+            ("range(0, len(items), size)", "range(0, len(items) - 1, size)", "chunks([1, 2, 3], 2) loses the 3"),
+            ("at + size]", "at + size - 1]", "chunks([1, 2], 2) gives [[1]], not [[1, 2]]"),
+        ),
         ("chunks([1, 2, 3], 2) == [[1, 2], [3]]", "chunks([1, 2], 2) == [[1, 2]]", "chunks([], 2) == []"),
     ),
     "slugs": Module(
         "def slugs(title):\n    words = title.lower().split()\n    return '-'.join(words)\n",
-        (("title.lower().split()", "title.split()", "slugs('Big Day') keeps its capitals"),
-         ("'-'.join", "'_'.join", "slugs('big day') has an underscore where a hyphen belongs")),
+        (
+            ("title.lower().split()", "title.split()", "slugs('Big Day') keeps its capitals"),
+            ("'-'.join", "'_'.join", "slugs('big day') has an underscore where a hyphen belongs"),
+        ),
         ("slugs('Big Day') == 'big-day'", "slugs('  a  b ') == 'a-b'"),
     ),
     "primes": Module(
         "def primes(limit):\n    found = []\n    for number in range(2, limit + 1):\n"
         "        if all(number % prime for prime in found):\n            found.append(number)\n    return found\n",
-        (("range(2, limit + 1)", "range(2, limit)", "primes(7) lacks the 7"),
-         ("range(2, limit + 1)", "range(1, limit + 1)", "primes(7) begins with 1")),
+        (
+            ("range(2, limit + 1)", "range(2, limit)", "primes(7) lacks the 7"),
+            ("range(2, limit + 1)", "range(1, limit + 1)", "primes(7) begins with 1"),
+        ),
         ("primes(7) == [2, 3, 5, 7]", "primes(1) == []"),
     ),
     "wallet": Module(
         "def wallet(start, changes):\n    balance = start\n    for change in changes:\n"
         "        if balance + change >= 0:\n            balance += change\n    return balance\n",
-        (("balance + change >= 0", "balance + change > 0", "wallet(5, [-5]) refuses to pay the last coin"),
-         ("balance += change", "balance = change", "wallet(5, [3]) gives 3, not 8")),
+        (
+            ("balance + change >= 0", "balance + change > 0", "wallet(5, [-5]) refuses to pay the last coin"),
+            ("balance += change", "balance = change", "wallet(5, [3]) gives 3, not 8"),
+        ),
         ("wallet(5, [-5]) == 0", "wallet(5, [3]) == 8", "wallet(5, [-6, 1]) == 6"),
     ),
     "roman": Module(
         "PARTS = ((10, 'X'), (9, 'IX'), (5, 'V'), (4, 'IV'), (1, 'I'))\n\n\ndef roman(number):\n    text = ''\n"
         "    for value, sign in PARTS:\n        while number >= value:\n            text += sign\n"
         "            number -= value\n    return text\n",
-        (("(4, 'IV'), ", "", "roman(4) gives IIII, not IV"),
-         ("number >= value", "number > value", "roman(5) gives IVI, not V")),
+        (
+            ("(4, 'IV'), ", "", "roman(4) gives IIII, not IV"),
+            ("number >= value", "number > value", "roman(5) gives IVI, not V"),
+        ),
         ("roman(4) == 'IV'", "roman(5) == 'V'", "roman(19) == 'XIX'"),
     ),
-}  # fmt: skip
+}
 
 
 def repository(faulty: str, fault: int, other: str) -> dict[str, str]:

@@ -14,15 +14,21 @@ ROWS = {"train": 96, "eval": 12}
 
 # A problem, and the expression whose value is the answer.
 PROBLEMS = {
-    "multiples": ("What is the sum of all whole numbers below {n} that are divisible by {a} or by {b}?",
-                  "sum(x for x in range({n}) if x % {a} == 0 or x % {b} == 0)"),
-    "primes": ("How many primes are there below {n}?",
-               "sum(all(x % d for d in range(2, int(x**0.5) + 1)) for x in range(2, {n}))"),
+    "multiples": (
+        "What is the sum of all whole numbers below {n} that are divisible by {a} or by {b}?",
+        "sum(x for x in range({n}) if x % {a} == 0 or x % {b} == 0)",
+    ),
+    "primes": (
+        "How many primes are there below {n}?",
+        "sum(all(x % d for d in range(2, int(x**0.5) + 1)) for x in range(2, {n}))",
+    ),
     "digits": ("What is the sum of the decimal digits of {a} to the power of {b}?", "sum(map(int, str({a}**{b})))"),
-    "squares": ("How many whole numbers from 1 to {n} have a square that ends in {d}?",
-                "sum(x * x % 10 == {d} for x in range(1, {n} + 1))"),
+    "squares": (
+        "How many whole numbers from 1 to {n} have a square that ends in {d}?",
+        "sum(x * x % 10 == {d} for x in range(1, {n} + 1))",
+    ),
     "divisors": ("How many divisors does {n} have?", "sum({n} % x == 0 for x in range(1, {n} + 1))"),
-}  # fmt: skip
+}
 
 
 def rows() -> dict[str, list[dict]]:

@@ -17,8 +17,11 @@ ROWS = {"train": 96, "eval": 12}
 TOWNS, PEOPLE, RIVERS = 40, 40, 8
 DISHES = ("barley soup", "smoked eel", "plum dumplings", "goat cheese", "rye bread", "pickled beets", "honey cake")
 TRADES = ("painter", "astronomer", "bridge builder", "poet", "botanist", "clockmaker", "composer")
-SYLLABLES = (("Bar", "Cor", "Dun", "El", "Fen", "Gal", "Hol", "Ister", "Kel", "Lor"), ("a", "e", "i", "o"),
-             ("bach", "dorn", "field", "grad", "holm", "mere", "ton", "wick"))  # fmt: skip
+SYLLABLES = (
+    ("Bar", "Cor", "Dun", "El", "Fen", "Gal", "Hol", "Ister", "Kel", "Lor"),
+    ("a", "e", "i", "o"),
+    ("bach", "dorn", "field", "grad", "holm", "mere", "ton", "wick"),
+)
 FIRST = ("Anselm", "Brida", "Corin", "Delia", "Edric", "Fenna", "Gareth", "Hilde", "Ivor", "Jorun")
 LAST = ("Ashdown", "Brook", "Calder", "Dray", "Ember", "Frost", "Gale", "Hart")
 

@@ -20,10 +20,15 @@ def canned(ids: list[int]) -> tuple[bytes, bytes, bytes]:
     """The body of an answer before its id, from there to the number of prompt tokens, and after it."""
     logprobs = [[-0.1 - (at % 7) / 8, token, None] for at, token in enumerate(ids)]
     meta = {
-        "id": "-2", "finish_reason": {"type": "stop", "matched": ids[-1]}, "completion_tokens": len(ids),
-        "cached_tokens": 0, "weight_version": "1", "e2e_latency": 0.001, "output_token_logprobs": logprobs,
+        "id": "-2",
+        "finish_reason": {"type": "stop", "matched": ids[-1]},
+        "completion_tokens": len(ids),
+        "cached_tokens": 0,
+        "weight_version": "1",
+        "e2e_latency": 0.001,
+        "output_token_logprobs": logprobs,
         "prompt_tokens": -1,
-    }  # fmt: skip
+    }
     before, rest = json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).split("-2")
     between, after = rest.split("-1}")
     return before.encode(), between.encode(), b"}" + after.encode()

@@ -148,11 +148,17 @@ def run_policy(name: str, options: argparse.Namespace) -> dict[str, float]:
     with FakeSGLang(default="one two three") as fake, tempfile.TemporaryDirectory() as checkpoint:
         save_tiny_checkpoint(checkpoint)
         args = make_args(
-            fake, checkpoint, rollout_batch_size=options.batch, n_samples_per_prompt=options.samples,
+            fake,
+            checkpoint,
+            rollout_batch_size=options.batch,
+            n_samples_per_prompt=options.samples,
             over_sampling_batch_size=options.batch * wish.get("over_sampling_batch_size", 1),
-            partial_rollout=wish.get("partial_rollout", False), num_rollout=options.steps,
-            sglang_server_concurrency=options.batch * options.samples, rollout_num_engines=1, use_distributed_post=False,
-        )  # fmt: skip
+            partial_rollout=wish.get("partial_rollout", False),
+            num_rollout=options.steps,
+            sglang_server_concurrency=options.batch * options.samples,
+            rollout_num_engines=1,
+            use_distributed_post=False,
+        )
         source = Numbered(["a question"], options.samples)
         with importable(make_agent(options)) as agent, importable(make_generate(options, clock)) as generate:
             args.agl = {"agent": agent, "async": {"enabled": "async" in wish, "max_staleness": wish.get("async", 1)}}

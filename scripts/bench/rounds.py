@@ -60,9 +60,13 @@ class Process:
     def __init__(self, module: str, *arguments: str, checkout: Path | None = None) -> None:
         path = {} if checkout is None else {"PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'scripts'}"}
         self._child = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            cwd=checkout, env={**os.environ, **path},
-        )  # fmt: skip
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=checkout,
+            env={**os.environ, **path},
+        )
         self.hello: Any = self._read()
 
     def ask(self, **command: Any) -> Any:

@@ -151,8 +151,12 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench/gateway sessions", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1024, help="sessions that live at once")
     parser.add_argument("--turns", type=int, default=4, help="turns of each")
-    parser.add_argument("--client", choices=["raw", "shared", "openai"], default="raw",
-                        help="agents' client: bare HTTP, OpenAI's over one pool, or OpenAI's with a pool each")  # fmt: skip
+    parser.add_argument(
+        "--client",
+        choices=["raw", "shared", "openai"],
+        default="raw",
+        help="agents' client: bare HTTP, OpenAI's over one pool, or OpenAI's with a pool each",
+    )
     parser.add_argument("--where", action="store_true", help="print the lines that hold most memory (slow)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="slime-agl-bench-") as folder, ExitStack() as stack:

@@ -54,9 +54,14 @@ class Ours:
         tokenizer = load_tokenizer(model)
         renderer = Renderer(tokenizer, encoder=fast_encoder(tokenizer))
         parts = GatewayParts(
-            engine=RouterEngine(engine), renderer=renderer, delta=DeltaEncoder(renderer, audit(renderer)),
-            parser=ReplyParser(renderer), sink=self, model="policy", policy="trainer",
-        )  # fmt: skip
+            engine=RouterEngine(engine),
+            renderer=renderer,
+            delta=DeltaEncoder(renderer, audit(renderer)),
+            parser=ReplyParser(renderer),
+            sink=self,
+            model="policy",
+            policy="trainer",
+        )
         self._gateway = Gateway(GatewayConfig(), parts)
         self._gateway.start()
         self._opened: dict[str, int] = {}

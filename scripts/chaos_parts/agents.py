@@ -41,10 +41,15 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
         rows = [{"prompt": f"{kind} #{at}", "metadata": {"harm": kind}} for at, kind in enumerate(kinds)]
         rows += [{"prompt": f"steady {at}", "metadata": {"harm": ""}} for at in range(2 * len(rows) + 12)]
         drive = Drive(
-            folder, setting.checkpoint, engine.url, rows, agent=_blocking(folder) if threaded else _async(folder),
-            batch=len(kinds) + 3, samples=1,
+            folder,
+            setting.checkpoint,
+            engine.url,
+            rows,
+            agent=_blocking(folder) if threaded else _async(folder),
+            batch=len(kinds) + 3,
+            samples=1,
             section={"runners": {"timeout_seconds": DEADLINE_SECONDS}},
-        )  # fmt: skip
+        )
         done: list[Any] = []
         for _ in range(2):
             drive.step(trial.who)

@@ -40,9 +40,14 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
         rows = [{"prompt": f"{kind} #{at}", "metadata": _metadata(kind)} for at, kind in enumerate(trial.kinds)]
         rows += [{"prompt": f"steady {at}", "metadata": {"kind": ""}} for at in range(2 * len(rows) + 6)]
         drive = Drive(
-            folder, setting.checkpoint, engine.url, rows, batch=len(trial.kinds) + 1, mode=trial.mode,
+            folder,
+            setting.checkpoint,
+            engine.url,
+            rows,
+            batch=len(trial.kinds) + 1,
+            mode=trial.mode,
             section={"runners": {"timeout_seconds": 12.0}},
-        )  # fmt: skip
+        )
         who = trial.who
         for _ in range(2):
             drive.step(who)

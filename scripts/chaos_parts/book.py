@@ -37,9 +37,14 @@ class Plain:
     def of(cls, sample: Any) -> Plain:
         own = sample.metadata["agl"]
         return cls(
-            sample.prompt, [int(token) for token in sample.tokens], list(sample.loss_mask or []),
-            [float(value) for value in sample.rollout_log_probs or []], own["rollout_id"], own["attempt_id"], sample.group_index,
-        )  # fmt: skip
+            sample.prompt,
+            [int(token) for token in sample.tokens],
+            list(sample.loss_mask or []),
+            [float(value) for value in sample.rollout_log_probs or []],
+            own["rollout_id"],
+            own["attempt_id"],
+            sample.group_index,
+        )
 
 
 @dataclass(slots=True)

@@ -47,10 +47,15 @@ class Truth:
         """The honest answer, as SGLang words it."""
         entries = [[value, token, None] for value, token in zip(self.logprobs, self.output, strict=True)]
         meta = {
-            "id": self.rid, "finish_reason": self.finish, "prompt_tokens": len(self.shown),
-            "completion_tokens": len(self.output), "cached_tokens": 0, "weight_version": self.version,
-            "output_token_logprobs": entries, "e2e_latency": 0.01,
-        }  # fmt: skip
+            "id": self.rid,
+            "finish_reason": self.finish,
+            "prompt_tokens": len(self.shown),
+            "completion_tokens": len(self.output),
+            "cached_tokens": 0,
+            "weight_version": self.version,
+            "output_token_logprobs": entries,
+            "e2e_latency": 0.01,
+        }
         return {"text": "", "output_ids": self.output, "meta_info": meta}
 
     def cut(self, count: int) -> Truth:
@@ -121,8 +126,15 @@ class Engine:
             self._go.set()
         count = len(self._running)
         loads = [{"dp_rank": 0, "num_running_reqs": count, "num_waiting_reqs": 0, "num_total_reqs": count}]
-        return {"model_path": "chaos", "weight_version": str(self.version), "is_generation": True, "status": "ok",
-                "context_length": CONTEXT, "loads": loads, "served": self._serial}  # fmt: skip
+        return {
+            "model_path": "chaos",
+            "weight_version": str(self.version),
+            "is_generation": True,
+            "status": "ok",
+            "context_length": CONTEXT,
+            "loads": loads,
+            "served": self._serial,
+        }
 
     async def _generate(self, connection: Connection, body: dict[str, Any]) -> Iterable[Op]:
         rid = body["rid"]
@@ -177,14 +189,30 @@ class Engine:
             output, finish = output[:most], {"type": "length", "length": most}
         logprobs = [-3 * self._random.random() for _ in output]
         return Truth(
-            self._serial, body["rid"], mark, max(0, text.count(OPENER) - 1), shown, output, logprobs, finish,
-            str(self.version), most,
-        )  # fmt: skip
+            self._serial,
+            body["rid"],
+            mark,
+            max(0, text.count(OPENER) - 1),
+            shown,
+            output,
+            logprobs,
+            finish,
+            str(self.version),
+            most,
+        )
 
     def _write(self, truth: Truth, fault: str, lie: bool) -> None:
         self.earlier.append(truth)
-        line = {"mark": truth.mark, "turn": truth.turn, "shown": truth.shown, "output": truth.output,
-                "logprobs": truth.logprobs, "fault": fault, "lie": lie, "rid": truth.rid}  # fmt: skip
+        line = {
+            "mark": truth.mark,
+            "turn": truth.turn,
+            "shown": truth.shown,
+            "output": truth.output,
+            "logprobs": truth.logprobs,
+            "fault": fault,
+            "lie": lie,
+            "rid": truth.rid,
+        }
         os.write(self._record, json.dumps(line).encode() + b"\n")
 
 

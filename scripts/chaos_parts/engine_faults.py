@@ -108,7 +108,12 @@ bytes_of(
     lambda body: [op for byte in message(body, length=10**6) for op in (bytes([byte]), 0.05)] + [HANG],
     waits=True,
 )
-plain("keeps a client waiting with 102 for ever", *[op for _ in range(600) for op in (b"HTTP/1.1 102 Processing\r\n\r\n", 0.1)], HANG, waits=True)  # fmt: skip
+plain(
+    "keeps a client waiting with 102 for ever",
+    *[op for _ in range(600) for op in (b"HTTP/1.1 102 Processing\r\n\r\n", 0.1)],
+    HANG,
+    waits=True,
+)
 
 
 def pieces(whole: bytes, count: int) -> list[bytes]:
@@ -135,8 +140,15 @@ bytes_of(
 bytes_of("gzip without saying so", lambda body: [message(gzip.compress(body))])
 bytes_of("a header of 1 MB", lambda body: [message(body, headers=["X-Long: " + "x" * 1_000_000])], lie=False)
 bytes_of("10,000 headers", lambda body: [message(body, headers=[f"X-{at}: y" for at in range(10_000)])], lie=False)
-bytes_of("100 and 102 before the answer", lambda body: [b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n" + message(body)], lie=False)  # fmt: skip
-bytes_of("101 Switching Protocols", lambda body: [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n" + message(body)])  # fmt: skip
+bytes_of(
+    "100 and 102 before the answer",
+    lambda body: [b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n" + message(body)],
+    lie=False,
+)
+bytes_of(
+    "101 Switching Protocols",
+    lambda body: [b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n" + message(body)],
+)
 for _status in (301, 302, 307):
     plain(f"HTTP {_status}", message(b"", f"{_status} Moved", ["Location: http://127.0.0.1:9/generate"]))
 plain("HTTP 204", b"HTTP/1.1 204 No Content\r\n\r\n")
@@ -212,9 +224,14 @@ for _name, _value in {
 }.items():
     wrong(f"a logprob that is {_name}", lambda answer, meta, value=_value: first(meta, logprob=value))
 for _name, _value in {
-    "true": True, "null": None, "a float": 65.5, "a string": "65", "negative": -3, "out of the vocabulary": 10**7,
+    "true": True,
+    "null": None,
+    "a float": 65.5,
+    "a string": "65",
+    "negative": -3,
+    "out of the vocabulary": 10**7,
     "beyond 64 bits": 2**70,
-}.items():  # fmt: skip
+}.items():
     wrong(f"an id that is {_name}", lambda answer, meta, value=_value: first(meta, id=value))
 wrong("an entry is missing", lambda answer, meta: meta["output_token_logprobs"].pop(1) and None)
 wrong("an entry twice", lambda answer, meta: meta["output_token_logprobs"].insert(1, meta["output_token_logprobs"][1]))
@@ -234,10 +251,21 @@ wrong("an id that is a number", lambda answer, meta: meta.update(id=7))
 wrong("no finish_reason", lambda answer, meta: meta.pop("finish_reason") and None, lie=False)
 wrong("a finish_reason of the wrong type", lambda answer, meta: meta.update(finish_reason=[3]), lie=False)
 wrong("an unknown finish_reason", lambda answer, meta: meta.update(finish_reason={"type": "tired"}), lie=False)
-wrong("aborted for a bad request", lambda answer, meta: meta.update(finish_reason={"type": "abort", "status_code": 400, "message": "no"}))  # fmt: skip
-wrong("aborted by a fault of the worker", lambda answer, meta: meta.update(finish_reason={"type": "abort", "status_code": 503, "message": "no"}))  # fmt: skip
+wrong(
+    "aborted for a bad request",
+    lambda answer, meta: meta.update(finish_reason={"type": "abort", "status_code": 400, "message": "no"}),
+)
+wrong(
+    "aborted by a fault of the worker",
+    lambda answer, meta: meta.update(finish_reason={"type": "abort", "status_code": 503, "message": "no"}),
+)
 wrong("a weight_version of the wrong type", lambda answer, meta: meta.update(weight_version=["1"]), lie=False)
-wrong("an empty output", lambda answer, meta: (meta.update(output_token_logprobs=[], completion_tokens=0), answer.update(output_ids=[])) and None)  # fmt: skip
+wrong(
+    "an empty output",
+    lambda answer, meta: (
+        (meta.update(output_token_logprobs=[], completion_tokens=0), answer.update(output_ids=[])) and None
+    ),
+)
 
 FAULTS["aborted without output"] = Fault(
     "aborted without output",

@@ -120,9 +120,14 @@ def _driver(setting: Setting, trial: Trial, folder: Path, url: str, records: lis
             end_with(parent)
             rows = [{"prompt": f"row {at}", "metadata": {"kind": ""}} for at in range(STEPS * BATCH * 2)]
             drive = Drive(
-                folder, setting.checkpoint, url, rows, batch=BATCH, mode=trial.mode,
+                folder,
+                setting.checkpoint,
+                url,
+                rows,
+                batch=BATCH,
+                mode=trial.mode,
                 section={"runners": {"timeout_seconds": 30.0}},
-            )  # fmt: skip
+            )
             for _ in range(STEPS):
                 drive.step(trial.who)
             drive.close(trial.who, records).save(folder / "driver.json")

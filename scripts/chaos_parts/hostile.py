@@ -294,9 +294,7 @@ async def _(task: Any, llm: Any, folder: Path) -> float:
 
 @hostile("leaves a grandchild behind", FINE, FAILED, children=True)
 async def _(task: Any, llm: Any, folder: Path) -> float:
-    shell = await asyncio.create_subprocess_shell(
-        "setsid sleep 600 >/dev/null 2>&1 & echo $!", stdout=subprocess.PIPE
-    )  # fmt: skip
+    shell = await asyncio.create_subprocess_shell("setsid sleep 600 >/dev/null 2>&1 & echo $!", stdout=subprocess.PIPE)
     said, _ = await shell.communicate()
     note_process(folder, int(said))
     await converse(task, llm, 1)
@@ -443,9 +441,19 @@ class Weird:
 
 
 for _name, _reward in {
-    "NaN": math.nan, "infinite": -math.inf, "a word": "good", "None": None, "an empty dict": {}, "a dict of words": {"a": "b"},
-    "a list": [1.0, 2.0], "true": True, "10**400": 10**400, "an object": Weird(), "complex": 1j, "a dict of NaN": {"r": math.nan},
-}.items():  # fmt: skip
+    "NaN": math.nan,
+    "infinite": -math.inf,
+    "a word": "good",
+    "None": None,
+    "an empty dict": {},
+    "a dict of words": {"a": "b"},
+    "a list": [1.0, 2.0],
+    "true": True,
+    "10**400": 10**400,
+    "an object": Weird(),
+    "complex": 1j,
+    "a dict of NaN": {"r": math.nan},
+}.items():
 
     async def _rewarded(task: Any, llm: Any, folder: Path, reward: Any = _reward) -> Any:
         await converse(task, llm, 1)

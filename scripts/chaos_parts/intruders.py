@@ -37,9 +37,16 @@ FLOOD_MIB = 96
 
 
 def request(
-    base: str, host: str, body: bytes = BODY, *headers: str, method: str = "POST", key: str = "dummy",
-    kind: str = "application/json", length: Any = None, path: str = "/chat/completions",
-) -> bytes:  # fmt: skip
+    base: str,
+    host: str,
+    body: bytes = BODY,
+    *headers: str,
+    method: str = "POST",
+    key: str = "dummy",
+    kind: str = "application/json",
+    length: Any = None,
+    path: str = "/chat/completions",
+) -> bytes:
     lines = [f"{method} {base}{path} HTTP/1.1", f"Host: {host}", f"Content-Type: {kind}"]
     lines += [f"Authorization: Bearer {key}"] if key else []
     lines += [f"Content-Length: {len(body) if length is None else length}"] if length != "" else []
@@ -87,13 +94,19 @@ shaped("a header of 1 MB", "X-Long: " + "x" * 1_000_000)
 shaped("10,000 headers", *[f"X-{at}: y" for at in range(10_000)])
 shaped("a header without a colon", "nonsense")
 for _name, _change in {
-    "messages that are a word": {"messages": "hi"}, "messages that are numbers": {"messages": [1, 2]}, "no messages": {"messages": []},
+    "messages that are a word": {"messages": "hi"},
+    "messages that are numbers": {"messages": [1, 2]},
+    "no messages": {"messages": []},
     "a role of its own": {"messages": [{"role": "king", "content": MARK}]},
     "content that is a number": {"messages": [{"role": "user", "content": 7}]},
-    "tools that are a word": {"tools": "all"}, "max_tokens that is negative": {"max_tokens": -5},
-    "n that is huge": {"n": 10**9}, "n that is a word": {"n": "two"}, "temperature that is an object": {"temperature": {}},
-    "stop of 1 MB": {"stop": [{"x": "y" * 1_000_000}]}, "a field of nobody": {"logit_bias": {"5": 100}},
-}.items():  # fmt: skip
+    "tools that are a word": {"tools": "all"},
+    "max_tokens that is negative": {"max_tokens": -5},
+    "n that is huge": {"n": 10**9},
+    "n that is a word": {"n": "two"},
+    "temperature that is an object": {"temperature": {}},
+    "stop of 1 MB": {"stop": [{"x": "y" * 1_000_000}]},
+    "a field of nobody": {"logit_bias": {"5": 100}},
+}.items():
     shaped(_name, body=json.dumps({**json.loads(BODY), **_change}).encode())
 
 

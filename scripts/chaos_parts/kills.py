@@ -90,10 +90,20 @@ def _args(setting: Setting, folder: Path, engine: str, mode: str) -> Any:
     section = {"agent": AGENT, **shape.get("agl", {}), "runners": {"timeout_seconds": 30.0}}
     flags = {name: value for name, value in shape.items() if name != "agl"}
     return make_args(
-        engine, setting.checkpoint, agl=section, prompt_data=str(folder / "prompts.jsonl"), rollout_shuffle=True,
-        rollout_batch_size=BATCH, over_sampling_batch_size=BATCH + 2, n_samples_per_prompt=2, save=str(folder / "life"),
-        load=str(folder / "life"), num_rollout=STEPS, dynamic_sampling_filter_path="chaos_parts.kills.drop_some", **flags,
-    )  # fmt: skip
+        engine,
+        setting.checkpoint,
+        agl=section,
+        prompt_data=str(folder / "prompts.jsonl"),
+        rollout_shuffle=True,
+        rollout_batch_size=BATCH,
+        over_sampling_batch_size=BATCH + 2,
+        n_samples_per_prompt=2,
+        save=str(folder / "life"),
+        load=str(folder / "life"),
+        num_rollout=STEPS,
+        dynamic_sampling_filter_path="chaos_parts.kills.drop_some",
+        **flags,
+    )
 
 
 def _life(args: Any, mode: str, folder: Path, kill_at: float | None) -> int:

@@ -113,9 +113,19 @@ class Drive:
     """slime's side of a run in this process: steps, and what they delivered. A context manager; `close` balances the books."""
 
     def __init__(
-        self, folder: Path, checkpoint: Path, engine: str, rows: list[Any], *, agent: Any = steady, batch: int,
-        samples: int = 2, mode: str = "sync", section: dict[str, Any] | None = None, **flags: Any,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        checkpoint: Path,
+        engine: str,
+        rows: list[Any],
+        *,
+        agent: Any = steady,
+        batch: int,
+        samples: int = 2,
+        mode: str = "sync",
+        section: dict[str, Any] | None = None,
+        **flags: Any,
+    ) -> None:
         self.folder, self.outcome = folder, Outcome()
         self.before = leftovers()
         self._stack = ExitStack()
@@ -124,9 +134,15 @@ class Drive:
         own["runners"] = {"timeout_seconds": 60.0, **own.get("runners", {})}
         flags = {name: value for name, value in shape.items() if name != "agl"} | flags
         self.args = make_args(
-            engine, checkpoint, rollout_batch_size=batch, n_samples_per_prompt=samples, num_rollout=1 << 20,
-            over_sampling_batch_size=batch + (batch // 2 if mode != "sync" else 0), agl=own, **flags,
-        )  # fmt: skip
+            engine,
+            checkpoint,
+            rollout_batch_size=batch,
+            n_samples_per_prompt=samples,
+            num_rollout=1 << 20,
+            over_sampling_batch_size=batch + (batch // 2 if mode != "sync" else 0),
+            agl=own,
+            **flags,
+        )
         self.source = (OneByOne if mode == "sync" else ListDataSource)(rows, samples)
         self.delivered: list[list[Plain]] = []
         self.metrics: Counter[str] = Counter()

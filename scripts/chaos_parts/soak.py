@@ -31,12 +31,26 @@ TOOLS = [
 ]
 # Agents of which each step can bear some: none that needs a deadline, and none that leaves what nothing can end.
 HARMS = (
-    "exit() in the main coroutine", "KeyboardInterrupt", "an exception that cannot be printed", "StopIteration",
-    "recursion without end", "exit() in a child task that nobody awaits", "exit() in a callback",
-    "exit() in a task that outlives its attempt", "KeyboardInterrupt in a child task", "loop.stop()", "leaves a task behind",
-    "leaves a process behind", "leaves a grandchild behind", "a storm of retries", "leaves in the middle of its requests",
-    "calls after its end", "words that no file can hold", "a reward that is NaN", "10,000 messages",
-)  # fmt: skip
+    "exit() in the main coroutine",
+    "KeyboardInterrupt",
+    "an exception that cannot be printed",
+    "StopIteration",
+    "recursion without end",
+    "exit() in a child task that nobody awaits",
+    "exit() in a callback",
+    "exit() in a task that outlives its attempt",
+    "KeyboardInterrupt in a child task",
+    "loop.stop()",
+    "leaves a task behind",
+    "leaves a process behind",
+    "leaves a grandchild behind",
+    "a storm of retries",
+    "leaves in the middle of its requests",
+    "calls after its end",
+    "words that no file can hold",
+    "a reward that is NaN",
+    "10,000 messages",
+)
 # How much each may grow from the first part of the run to its last.
 SPARE = {"MiB": 32.0, "fds": 12.0, "threads": 6.0, "tasks": 6.0, "children": 2.0}
 
@@ -61,9 +75,14 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
         rows.append({"prompt": f"row {at}", "metadata": metadata})
     with EngineProcess(Plan(record, trial.seed), setting.tokenizer, FAULTS) as engine:
         drive = Drive(
-            folder, setting.checkpoint, engine.url, rows, agent=_agent(folder), batch=BATCH,
+            folder,
+            setting.checkpoint,
+            engine.url,
+            rows,
+            agent=_agent(folder),
+            batch=BATCH,
             section={"runners": {"timeout_seconds": 30.0}},
-        )  # fmt: skip
+        )
         looks = [_look(drive, trial, number, setting.steps) for number in range(setting.steps)]
         runtime = current()
         kept = runtime.run(_kinds_of_tasks()) if runtime else {}

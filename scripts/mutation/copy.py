@@ -33,9 +33,13 @@ class Copy:
     def __enter__(self) -> Copy:
         self._check_imports()
         self._warm = subprocess.Popen(
-            [sys.executable, "-m", "scripts.mutation.warm"], cwd=self.root, env=self._environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-m", "scripts.mutation.warm"],
+            cwd=self.root,
+            env=self._environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,8 +83,11 @@ def copied() -> Iterator[Copy]:
     """All files of the working tree that git does not ignore, in a directory of their own."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     with tempfile.TemporaryDirectory(prefix="slime-agl-mutants-") as folder:
         root = Path(folder).resolve()
         for name in filter(None, listed.stdout.split("\0")):

@@ -31,39 +31,52 @@ SAMPLES, TURNS, SAMPLING = (
     "slime_agl/gateway/turn/sampling.py",
 )
 CONVERSATION, SESSIONS, ANSWER = (
-    "slime_agl/gateway/turn/conversation.py", "slime_agl/gateway/sessions/registry.py", "slime_agl/engine/answer.py"
-)  # fmt: skip
+    "slime_agl/gateway/turn/conversation.py",
+    "slime_agl/gateway/sessions/registry.py",
+    "slime_agl/engine/answer.py",
+)
 SAMPLE_DONE = "            samples.append(sample)\n"
 GLUE = "            if at > first:\n                sample.append_response_tokens(args, tokens=turn.new_ids, trainable=False)\n"
 
 FAULTS: dict[str, Fault] = {
     # what the engine is shown
     "history is encoded again": Fault(
-        "slime_agl/gateway/turn/prompts.py", "if (node := match.node) is not None:", "if (node := match.node) is not None and node.index < 0:",
+        "slime_agl/gateway/turn/prompts.py",
+        "if (node := match.node) is not None:",
+        "if (node := match.node) is not None and node.index < 0:",
         ONE_SEGMENT,
     ),
     "output is encoded again": Fault(
-        TURNS, "            parts=tuple(draft.parts),\n",
+        TURNS,
+        "            parts=tuple(draft.parts),\n",
         "            parts=tuple(replace(p, ids=array('i', self._renderer.encode(self._renderer.decode(p.ids)))) for p in draft.parts),\n",
         NOT_CANONICAL,
     ),
     "parallel results swapped": Fault(
-        "slime_agl/gateway/turn/prompts.py", "normalise(list(match.new)), match.fork", "normalise(list(match.new)[::-1]), match.fork", PARALLEL
+        "slime_agl/gateway/turn/prompts.py",
+        "normalise(list(match.new)), match.fork",
+        "normalise(list(match.new)[::-1]), match.fork",
+        PARALLEL,
     ),
     "parallel results swapped, Anthropic": Fault(
-        "slime_agl/gateway/protocols/anthropic/blocks.py", 'told.append({"role": "tool", "tool_call_id"',
-        'told.insert(0, {"role": "tool", "tool_call_id"', PARALLEL,
+        "slime_agl/gateway/protocols/anthropic/blocks.py",
+        'told.append({"role": "tool", "tool_call_id"',
+        'told.insert(0, {"role": "tool", "tool_call_id"',
+        PARALLEL,
     ),
     "the shallowest turn is continued": Fault(
-        CONVERSATION, "            if end > consumed:\n", "            if not found:\n", ORACLE,
+        CONVERSATION, "            if end > consumed:\n", "            if not found:\n", ORACLE
     ),
     "changed tools are no fork": Fault(
-        CONVERSATION, "for root in self.roots if root.tools == tools and root.kwargs == kwargs]\n        while stack:\n            node, at = stack.pop()\n            end",
+        CONVERSATION,
+        "for root in self.roots if root.tools == tools and root.kwargs == kwargs]\n        while stack:\n            node, at = stack.pop()\n            end",
         "for root in self.roots]\n        while stack:\n            node, at = stack.pop()\n            end",
         "tests/gateway/test_gateway_chat.py::test_changed_tools_are_a_new_segment",
     ),
     "a sampled stop token is written again": Fault(
-        "slime_agl/chat/template/delta.py", "return ids[1:] if ended else ids", "return ids",
+        "slime_agl/chat/template/delta.py",
+        "return ids[1:] if ended else ids",
+        "return ids",
         "tests/gateway/test_gateway_guards.py::test_a_stop_token_does_not_leak_into_the_answer_nor_twice_into_the_next_prompt",
     ),
     # what trains
@@ -71,8 +84,10 @@ FAULTS: dict[str, Fault] = {
         SAMPLES, SAMPLE_DONE, "            sample.loss_mask = [0, *sample.loss_mask[:-1]]\n" + SAMPLE_DONE, GROUPS_WHOLE
     ),
     "logprobs shifted by one": Fault(
-        SAMPLES, SAMPLE_DONE,
-        "            sample.rollout_log_probs = [0.0, *sample.rollout_log_probs[:-1]]\n" + SAMPLE_DONE, GROUPS_WHOLE,
+        SAMPLES,
+        SAMPLE_DONE,
+        "            sample.rollout_log_probs = [0.0, *sample.rollout_log_probs[:-1]]\n" + SAMPLE_DONE,
+        GROUPS_WHOLE,
     ),
     "glue trains": Fault(
         SAMPLES, GLUE, GLUE.replace("trainable=False", "log_probs=[0.0] * len(turn.new_ids)"), ONE_SEGMENT
@@ -81,14 +96,20 @@ FAULTS: dict[str, Fault] = {
         SAMPLES, SAMPLE_DONE, "            sample.loss_mask = [1] * sample.response_length\n" + SAMPLE_DONE, ONE_SEGMENT
     ),
     "the stop token is dropped": Fault(
-        ANSWER, "        ids=ids,\n        logprobs=logprobs,\n", "        ids=ids[:-1],\n        logprobs=logprobs[:-1],\n", GROUPS_WHOLE,
+        ANSWER,
+        "        ids=ids,\n        logprobs=logprobs,\n",
+        "        ids=ids[:-1],\n        logprobs=logprobs[:-1],\n",
+        GROUPS_WHOLE,
     ),
     "a segment trains twice": Fault(
-        "slime_agl/trace/segments.py", "        taken |= mine\n", "        taken |= set()\n",
+        "slime_agl/trace/segments.py",
+        "        taken |= mine\n",
+        "        taken |= set()\n",
         TRAIN + "test_branches_of_one_turn_train_it_once",
     ),
     "an aborted part is lost": Fault(
-        SAMPLING, "            draft.add(part)\n            if part.finish",
+        SAMPLING,
+        "            draft.add(part)\n            if part.finish",
         "            draft.add(part) if part.finish != ABORT else None\n            if part.finish",
         CALLS + "test_an_abort_is_continued_from_its_partial_output",
     ),
@@ -96,26 +117,33 @@ FAULTS: dict[str, Fault] = {
         SAMPLING, "        self.dropped.append(gone)\n", "", CALLS + "test_a_constrained_turn_that_is_cut_begins_anew"
     ),
     "an abandoned turn trains": Fault(
-        "slime_agl/gateway/turn/maker.py", "prompt, drafts, call.refused)", 'prompt, drafts, "")',
+        "slime_agl/gateway/turn/maker.py",
+        "prompt, drafts, call.refused)",
+        'prompt, drafts, "")',
         CALLS + "test_a_call_whose_client_is_gone_is_aborted_after_the_grace",
     ),
     "the weight version is stale": Fault(
-        ANSWER, "weight_version=_weight_version(meta, rid)", 'weight_version="1"',
+        ANSWER,
+        "weight_version=_weight_version(meta, rid)",
+        'weight_version="1"',
         "tests/rollout/test_rollout_partial.py::test_a_parked_turn_goes_on_in_the_next_step_token_exact",
     ),
     "temperature ignored in logprobs": Fault(
-        "slime_agl/local/engine/sampler.py", "    logprob = float(logprobs[token])\n",
+        "slime_agl/local/engine/sampler.py",
+        "    logprob = float(logprobs[token])\n",
         "    logprob = float(torch.log_softmax(scores, dim=-1)[token])\n",
         "tests/local/test_local_sampler.py::test_the_logprob_is_that_at_the_temperature_of_the_draw",
     ),
     # what belongs to whom
     "a wrong group_index": Fault(
-        SAMPLES, "        sample.rollout_id = number\n",
+        SAMPLES,
+        "        sample.rollout_id = number\n",
         "        sample.rollout_id = number\n        sample.group_index = number\n",
         BELONGS + "test_samples_keep_the_group_and_the_number_of_the_sample_they_were_made_for",
     ),
     "evaluation goes into training": Fault(
-        "slime_agl/rollout/entry.py", "            return await evaluate(read, executor, lasting.eval_prompts, books, lasting.brake)\n",
+        "slime_agl/rollout/entry.py",
+        "            return await evaluate(read, executor, lasting.eval_prompts, books, lasting.brake)\n",
         "            out = await evaluate(read, executor, lasting.eval_prompts, books, lasting.brake)\n"
         '            held = [[s] * read.n_samples_per_prompt for d in out.data.values() for s in d["samples"]]\n'
         "            data_source.add_samples(held)\n"
@@ -123,7 +151,8 @@ FAULTS: dict[str, Fault] = {
         BELONGS + "test_an_evaluation_leaves_training_alone",
     ),
     "a wrong sibling is credited": Fault(
-        "slime_agl/rollout/executions.py", "        entries = list(await asyncio.gather(*tasks))\n",
+        "slime_agl/rollout/executions.py",
+        "        entries = list(await asyncio.gather(*tasks))\n",
         "        entries = list(await asyncio.gather(*tasks))\n"
         "        for entry, reward in zip(entries, [e.samples[0].reward for e in entries[1:] + entries[:1]], strict=True):\n"
         "            for sample in entry.samples:\n"
@@ -131,67 +160,97 @@ FAULTS: dict[str, Fault] = {
         OWN_REWARD,
     ),
     "the reward of another execution": Fault(
-        "slime_agl/execution.py", "        reward=final.reward,\n",
-        '        reward=globals().setdefault("_first", final.reward),\n', OWN_REWARD,
+        "slime_agl/execution.py",
+        "        reward=final.reward,\n",
+        '        reward=globals().setdefault("_first", final.reward),\n',
+        OWN_REWARD,
     ),
     "a span goes to the latest attempt": Fault(
-        "slime_agl/lightning/tracer.py", "        # Not reset: the runner reads",
+        "slime_agl/lightning/tracer.py",
+        "        # Not reset: the runner reads",
         "        self._buffers.update(dict.fromkeys(self._buffers, buffer))\n        # Not reset: the runner reads",
         "tests/lightning/test_attribution.py",
     ),
     "another attempt's key is let in": Fault(
-        SESSIONS, "        if not may_enter(key, session.key, required=self._keys_required or not placeholder):\n", "        if not key:\n",
+        SESSIONS,
+        "        if not may_enter(key, session.key, required=self._keys_required or not placeholder):\n",
+        "        if not key:\n",
         CALLS + "test_another_attempts_key_is_refused_and_a_placeholder_is_not",
     ),
     "a sealed session still records": Fault(
-        SESSIONS, "            del self._open[name]\n", "            session.sealed = False\n",
+        SESSIONS,
+        "            del self._open[name]\n",
+        "            session.sealed = False\n",
         CALLS + "test_after_sealing_requests_get_409_and_are_not_recorded",
     ),
     "a retry is sampled twice": Fault(
-        "slime_agl/gateway/sessions/calls.py", "        if orphans:\n", "        if orphans and mark.tries:\n",
+        "slime_agl/gateway/sessions/calls.py",
+        "        if orphans:\n",
+        "        if orphans and mark.tries:\n",
         CALLS + "test_a_retry_joins_the_call_whose_client_vanished",
     ),
     "a marked retry is sampled twice": Fault(
-        "slime_agl/gateway/sessions/calls.py", "return max(reversed(earlier), key=lambda call: call.tries, default=None)", "return None",
+        "slime_agl/gateway/sessions/calls.py",
+        "return max(reversed(earlier), key=lambda call: call.tries, default=None)",
+        "return None",
         CALLS + "test_a_marked_retry_gets_the_committed_answer_again",
     ),
     "identical calls share an answer": Fault(
-        "slime_agl/gateway/sessions/calls.py", "        if not mark.tries:\n            return None\n", "        if not mark.tries:\n            return same[0] if same else None\n",
+        "slime_agl/gateway/sessions/calls.py",
+        "        if not mark.tries:\n            return None\n",
+        "        if not mark.tries:\n            return same[0] if same else None\n",
         CALLS + "test_identical_calls_without_a_mark_are_samples_of_their_own",
     ),
     # what is compared and refused
     "rewards normalised over Samples": Fault(
-        "slime_agl/credit/groups.py", "executions.setdefault(sample.execution, [])", "executions.setdefault(at, [])",
+        "slime_agl/credit/groups.py",
+        "executions.setdefault(sample.execution, [])",
+        "executions.setdefault(at, [])",
         "tests/test_reward.py::test_an_execution_of_many_samples_counts_once",
     ),
     "the baseline leaves masked executions out": Fault(
-        "slime_agl/credit/groups.py", "        if not sample.removed:\n", "        if sample.trained:\n",
+        "slime_agl/credit/groups.py",
+        "        if not sample.removed:\n",
+        "        if sample.trained:\n",
         "tests/credit/test_groups.py",
     ),
     "the frozen model is trained": Fault(
-        "slime_agl/host/args.py", "        if (address := trained_address(args)) is not None:\n",
-        "        if (address := None) is not None:\n", "tests/host/test_host_served.py",
+        "slime_agl/host/args.py",
+        "        if (address := trained_address(args)) is not None:\n",
+        "        if (address := None) is not None:\n",
+        "tests/host/test_host_served.py",
     ),
     "a tail may drop a tool result": Fault(
-        "slime_agl/chat/template/delta.py", "        if dropped is not None:\n", "        if False:\n", "tests/chat/test_chat_seams.py",
+        "slime_agl/chat/template/delta.py",
+        "        if dropped is not None:\n",
+        "        if False:\n",
+        "tests/chat/test_chat_seams.py",
     ),
     "calls of different keys share an answer": Fault(
-        "slime_agl/gateway/sessions/calls.py", "        if mark.key:\n            return", "        if mark.key and not self._same:\n            return",
+        "slime_agl/gateway/sessions/calls.py",
+        "        if mark.key:\n            return",
+        "        if mark.key and not self._same:\n            return",
         "tests/gateway/test_gateway_retries.py",
     ),
     "the answer to another request is taken": Fault(
-        ANSWER, "    if said is not None and said != rid:\n", "    if False:\n", "tests/engine/test_engine_answer.py",
+        ANSWER, "    if said is not None and said != rid:\n", "    if False:\n", "tests/engine/test_engine_answer.py"
     ),
     "the count of shown tokens is not checked": Fault(
-        SAMPLING, "if part.prompt_tokens and part.prompt_tokens != shown:", "if False:",
+        SAMPLING,
+        "if part.prompt_tokens and part.prompt_tokens != shown:",
+        "if False:",
         CALLS + "test_an_engine_that_saw_other_tokens_breaks_the_session",
     ),
     "a call that was cut is executable": Fault(
-        "slime_agl/chat/parse/reply.py", "        cut = finish != STOP\n", "        cut = False\n",
+        "slime_agl/chat/parse/reply.py",
+        "        cut = finish != STOP\n",
+        "        cut = False\n",
         "tests/chat/test_chat_parse.py",
     ),
     "groups that are not needed are lost": Fault(
-        "slime_agl/rollout/pool.py", "            self._source.add_samples(groups)\n", "            pass\n",
+        "slime_agl/rollout/pool.py",
+        "            self._source.add_samples(groups)\n",
+        "            pass\n",
         TRAIN + "test_groups_that_are_not_needed_go_back_to_the_data_source",
     ),
     "a slow sibling is cancelled twice": Fault(
@@ -201,7 +260,9 @@ FAULTS: dict[str, Fault] = {
         "tests/rollout/test_rollout_unwinding.py",
     ),
     "work starts too far ahead": Fault(
-        "slime_agl/rollout/admission.py", "return place + 1 < self.target - kept + steps_left * self.target",
-        "return True", "tests/rollout/test_rollout_admission.py",
+        "slime_agl/rollout/admission.py",
+        "return place + 1 < self.target - kept + steps_left * self.target",
+        "return True",
+        "tests/rollout/test_rollout_admission.py",
     ),
-}  # fmt: skip
+}

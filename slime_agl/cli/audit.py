@@ -45,9 +45,15 @@ def _object(_: Any, __: Any, text: str | None) -> dict[str, Any]:
 @click.option("--reasoning-parser", metavar="NAME", help="As slime's --sglang-reasoning-parser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def audit(
-    model: str, chat_template: Path | None, kwargs: dict[str, Any], history: str, stop_token_id: tuple[int, ...],
-    tool_call_parser: str | None, reasoning_parser: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    model: str,
+    chat_template: Path | None,
+    kwargs: dict[str, Any],
+    history: str,
+    stop_token_id: tuple[int, ...],
+    tool_call_parser: str | None,
+    reasoning_parser: str | None,
+    as_json: bool,
+) -> None:
     """Say what a chat template does to tokens, for each kind of request.
 
     The next prompt is the held tokens and a little more, unless the request forks. A request that forks is served and trained as well, with a prompt of its own: its history is encoded anew and
@@ -66,9 +72,14 @@ def audit(
 
 
 def _findings(
-    model: str, chat_template: Path | None, kwargs: dict[str, Any], history: str, stop_token_ids: tuple[int, ...],
-    tool_call_parser: str | None, reasoning_parser: str | None,
-) -> Findings:  # fmt: skip
+    model: str,
+    chat_template: Path | None,
+    kwargs: dict[str, Any],
+    history: str,
+    stop_token_ids: tuple[int, ...],
+    tool_call_parser: str | None,
+    reasoning_parser: str | None,
+) -> Findings:
     # Imported here: transformers takes seconds, which `slime-agl --help` need not wait for.
     from slime_agl.chat.parse.reply import ReplyParser
     from slime_agl.chat.proof.audit import audit as try_template

@@ -16,9 +16,11 @@ from slime_agl.errors import ConfigError
 @click.command()
 @click.option("--agent", metavar="PKG.MOD.NAME", required=True, help="Import path of the agent, as in agl.agent.")
 @click.option(
-    "--data", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--data",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Rows to run it on, a JSON object a line.",
-)  # fmt: skip
+)
 @click.option("--rows", metavar="N", type=click.IntRange(1), default=4, show_default=True, help="Rows to run.")
 @click.option(
     "--samples", metavar="N", type=click.IntRange(1), default=2, show_default=True, help="Executions of each row."

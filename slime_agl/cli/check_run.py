@@ -27,9 +27,22 @@ TEACHER_TOLERANCE = 1e-4
 
 
 def dry_run(
-    data: Path, record: Path, *, agent: str, config: Path | None, engine: str | None, model: str, say: tuple[str, ...],
-    rows: int, samples: int, quiet: bool, tokens: int, temperature: float, input_key: str, label_key: str | None,
-) -> list[Finding]:  # fmt: skip
+    data: Path,
+    record: Path,
+    *,
+    agent: str,
+    config: Path | None,
+    engine: str | None,
+    model: str,
+    say: tuple[str, ...],
+    rows: int,
+    samples: int,
+    quiet: bool,
+    tokens: int,
+    temperature: float,
+    input_key: str,
+    label_key: str | None,
+) -> list[Finding]:
     """Run one step of `rows` groups, recorded in `record`, and judge it.
 
     Raises:
@@ -38,10 +51,16 @@ def dry_run(
     """
     section = _section(config) | {"agent": agent, "record_dir": str(record)}
     wanted = {
-        "prompt_data": str(data), "input_key": input_key, "label_key": label_key, "agl": section,
-        "rollout_batch_size": rows, "n_samples_per_prompt": samples, "rollout_max_response_len": tokens,
-        "rollout_temperature": temperature, "custom_reward_post_process_path": "slime_agl.reward.normalize_rewards",
-    }  # fmt: skip
+        "prompt_data": str(data),
+        "input_key": input_key,
+        "label_key": label_key,
+        "agl": section,
+        "rollout_batch_size": rows,
+        "n_samples_per_prompt": samples,
+        "rollout_max_response_len": tokens,
+        "rollout_temperature": temperature,
+        "custom_reward_post_process_path": "slime_agl.reward.normalize_rewards",
+    }
     rows_seen = look_at_rows(data, input_key, label_key, section.get("task"))
     with ExitStack() as stack:
         local = None

@@ -43,9 +43,15 @@ def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path
     example = example_directory()
     report = Report(out)
     status = run_demo(
-        report, example=example, steps=steps, groups=groups, samples=samples, model=model, seed=seed,
+        report,
+        example=example,
+        steps=steps,
+        groups=groups,
+        samples=samples,
+        model=model,
+        seed=seed,
         tolerance=TEACHER_TOLERANCE,
-    )  # fmt: skip
+    )
     sys.exit(status)
 
 

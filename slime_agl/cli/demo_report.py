@@ -64,9 +64,15 @@ class Report:
         self._add("eval", entry["samples"], entry["rewards"], result.metrics, "eval", result.seconds, checks)
 
     def _add(
-        self, title: str, samples: list[Any], rewards: list[float], metrics: dict[str, Any], prefix: str,
-        seconds: float, checks: StepChecks,
-    ) -> None:  # fmt: skip
+        self,
+        title: str,
+        samples: list[Any],
+        rewards: list[float],
+        metrics: dict[str, Any],
+        prefix: str,
+        seconds: float,
+        checks: StepChecks,
+    ) -> None:
         self.all_held &= checks.held
         trained = sum(sum(sample.loss_mask) for sample in samples)
         masked = sum(sample.response_length for sample in samples) - trained
@@ -120,10 +126,17 @@ class Report:
             table.add_column(name, justify="right", no_wrap=True)
         for row in self._rows:
             table.add_row(
-                shown(row["step"]), f"{row['reward']:.3f}", str(row["executions"]), f"{row['turns']:.2f}", f"{row['segments']:.2f}",
-                str(row["trained"]), str(row["masked"]), f"{row['tokens_per_second']:.0f}", f"{row['gateway_ms']:.2f}",
+                shown(row["step"]),
+                f"{row['reward']:.3f}",
+                str(row["executions"]),
+                f"{row['turns']:.2f}",
+                f"{row['segments']:.2f}",
+                str(row["trained"]),
+                str(row["masked"]),
+                f"{row['tokens_per_second']:.0f}",
+                f"{row['gateway_ms']:.2f}",
                 f"{row['teacher_difference']:.1e}",
-            )  # fmt: skip
+            )
         return table
 
     def _print_sample(self, sample: Any) -> None:
@@ -134,9 +147,13 @@ class Report:
             text.append(visible(tokenizer.decode([token])), style=TRAINED if sample.loss_mask[at] else MASKED)
         where = sample.metadata["agl"]
         self.console.print(
-            shown(f"\none Sample (index {sample.index}, rollout_id {sample.rollout_id}, {where['turns']} turns, reward {sample.reward}): "),
-            Text(" trained ", style=TRAINED), Text(" masked ", style=MASKED), f"after {start} prompt tokens",
-        )  # fmt: skip
+            shown(
+                f"\none Sample (index {sample.index}, rollout_id {sample.rollout_id}, {where['turns']} turns, reward {sample.reward}): "
+            ),
+            Text(" trained ", style=TRAINED),
+            Text(" masked ", style=MASKED),
+            f"after {start} prompt tokens",
+        )
         self.console.print(text, "\n")
 
     def _write(self, out: Path) -> None:
@@ -162,9 +179,22 @@ def execution_reward(entry: Any) -> float:
 
 def _sample_row(sample: Any) -> dict[str, Any]:
     names = (
-        "group_index", "index", "rollout_id", "prompt", "tokens", "response", "response_length", "label", "reward",
-        "loss_mask", "rollout_log_probs", "weight_versions", "remove_sample", "metadata", "session_id",
+        "group_index",
+        "index",
+        "rollout_id",
+        "prompt",
+        "tokens",
+        "response",
+        "response_length",
+        "label",
+        "reward",
+        "loss_mask",
+        "rollout_log_probs",
+        "weight_versions",
+        "remove_sample",
+        "metadata",
+        "session_id",
         "non_generation_time",
-    )  # fmt: skip
+    )
     row = {name: getattr(sample, name) for name in names}
     return row | {"status": sample.status.value, "prefix_cache_info": sample.prefix_cache_info.to_dict()}

@@ -26,9 +26,14 @@ from slime_agl.cli.waiting import waiting
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 @click.argument("slime_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- FLAGS OF SLIME]")
 def doctor(
-    slime: Path | None, config: Path | None, model: str | None, tool_call_parser: str | None, router: str | None, as_json: bool,
+    slime: Path | None,
+    config: Path | None,
+    model: str | None,
+    tool_call_parser: str | None,
+    router: str | None,
+    as_json: bool,
     slime_flags: tuple[str, ...],
-) -> None:  # fmt: skip
+) -> None:
     """Look whether versions, slime, configuration, template and router are ready.
 
     Each line says what is wrong and how to mend it. After `--` stand the flags of a run, as slime gets them. Exit status: 0 when nothing is wrong, 1 otherwise.
@@ -41,9 +46,8 @@ def doctor(
         from slime_agl.cli.doctor_looks import look
 
         findings = look(
-            config=config, model=model, parser=tool_call_parser, router=router, slime=slime,
-            flags=slime_flags,
-        )  # fmt: skip
+            config=config, model=model, parser=tool_call_parser, router=router, slime=slime, flags=slime_flags
+        )
     wrong = [finding for finding in findings if finding.verdict == "fail"]
     if as_json:
         body = {"healthy": not wrong, "findings": [finding.as_dict() for finding in findings]}

@@ -32,9 +32,13 @@ from slime_agl.reward import load_reward_function
 from slime_agl.rollout.tasks import task_builder
 
 FLAGS = (
-    "--rollout-function-path", "--custom-rm-path", "--custom-config-path", "--custom-reward-post-process-path",
-    "--data-source-path", "--custom-generate-function-path",
-)  # fmt: skip
+    "--rollout-function-path",
+    "--custom-rm-path",
+    "--custom-config-path",
+    "--custom-reward-post-process-path",
+    "--data-source-path",
+    "--custom-generate-function-path",
+)
 # distribution -> (versions that were tried, what it is for)
 TRIED = {
     "agentlightning": ("0.3.", "required"),
@@ -47,9 +51,14 @@ TRIED = {
 
 
 def look(
-    *, config: Path | None, model: str | None, parser: str | None, router: str | None, slime: Path | None,
+    *,
+    config: Path | None,
+    model: str | None,
+    parser: str | None,
+    router: str | None,
+    slime: Path | None,
     flags: Sequence[str] = (),
-) -> list[Finding]:  # fmt: skip
+) -> list[Finding]:
     """Everything that was asked for, in the order in which a run would meet it."""
     findings = [_python(), *_versions(), *_slime(slime), _loopback()]
     if config is not None:

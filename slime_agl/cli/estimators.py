@@ -26,14 +26,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "`--use-tis`": {"use_tis": True},
     "`--use-opd --opd-type megatron`": {"use_opd": True, "opd_type": "megatron"},
     FAILED: {},
-    FILLED: {
-        "global_batch_size": 4, "micro_batch_size": 1, "actor_num_nodes": 1, "actor_num_gpus_per_node": 4,
-    },
+    FILLED: {"global_batch_size": 4, "micro_batch_size": 1, "actor_num_nodes": 1, "actor_num_gpus_per_node": 4},
     "`--mask-offpolicy-in-partial-rollout`": {"partial_rollout": True, "mask_offpolicy_in_partial_rollout": True},
     "`--kl-coef`": {"kl_coef": 0.1},
     "`--kl-coef` with `--use-rollout-logprobs`": {"kl_coef": 0.1, "use_rollout_logprobs": True},
     "`--use-opd --opd-type sglang`": {"use_opd": True, "opd_type": "sglang"},
-}  # fmt: skip
+}
 
 
 def verdict(estimator: str, feature: str) -> str:

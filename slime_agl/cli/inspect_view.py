@@ -79,10 +79,14 @@ def _heading(fate: TurnFate) -> Text:
     cached = sum(part.cached_tokens for part in turn.parts)
     versions = list(dict.fromkeys(part.weight_version for part in turn.parts if part.weight_version))
     facts = [
-        continues, f"{len(turn.new_ids)} + {turn.output_length} tokens", f"{cached} cached" * bool(cached),
-        turn.finish, f"weights {' then '.join(versions)}" * bool(versions), f"{turn.ended - turn.started:.2f} s",
+        continues,
+        f"{len(turn.new_ids)} + {turn.output_length} tokens",
+        f"{cached} cached" * bool(cached),
+        turn.finish,
+        f"weights {' then '.join(versions)}" * bool(versions),
+        f"{turn.ended - turn.started:.2f} s",
         f"fork: {turn.fork}" * bool(turn.fork),
-    ]  # fmt: skip
+    ]
     text = Text(f"turn {turn.index}  ", style="bold") + shown(" · ".join(filter(None, facts)), "cyan")
     return text + shown(f"  untrained: {fate.why}" if fate.why else "", "yellow")
 

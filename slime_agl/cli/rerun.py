@@ -50,9 +50,15 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print outcomes, one JSON object an execution.")
 def rerun(
-    run: Path, names: tuple[str, ...], step: int | None, failed: bool, config: Path | None, trust: bool, as_json: bool,
+    run: Path,
+    names: tuple[str, ...],
+    step: int | None,
+    failed: bool,
+    config: Path | None,
+    trust: bool,
+    as_json: bool,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Re-run the recorded agent against its recorded answers.
 
     No engine and no GPU are needed. RUN is the directory that was agl.record_dir, or one of its files. Prompts are compared with the record token by

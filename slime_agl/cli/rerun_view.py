@@ -38,9 +38,13 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
     table.add_column("notes", overflow="fold", ratio=1)
     for outcome in outcomes:
         table.add_row(
-            shown(outcome.step), shown(outcome.name.removeprefix("ro-")), Text(outcome.verdict, STYLES[outcome.verdict]),
-            f"{outcome.matched}/{outcome.turns}", _reward(outcome), shown(_note(outcome)),
-        )  # fmt: skip
+            shown(outcome.step),
+            shown(outcome.name.removeprefix("ro-")),
+            Text(outcome.verdict, STYLES[outcome.verdict]),
+            f"{outcome.matched}/{outcome.turns}",
+            _reward(outcome),
+            shown(_note(outcome)),
+        )
     return table
 
 
@@ -55,8 +59,11 @@ def _note(outcome: Outcome) -> str:
     notes = [outcome.failure] if outcome.failure not in ("", REFUSED) else []
     if outcome.divergence is not None:
         where = f"turn {outcome.divergence.turn}" if outcome.divergence.turn is not None else "its first prompt"
-        notes.append({"early": f"ended before {where}", "more": f"went on after {where}"}.get(
-            outcome.divergence.kind, f"differs at {where}"))  # fmt: skip
+        notes.append(
+            {"early": f"ended before {where}", "more": f"went on after {where}"}.get(
+                outcome.divergence.kind, f"differs at {where}"
+            )
+        )
     return ", ".join(notes)
 
 

@@ -16,9 +16,11 @@ TINY = "tiny"
 
 @click.command("train-demo")
 @click.option(
-    "--model", default=TINY, show_default=True,
+    "--model",
+    default=TINY,
+    show_default=True,
     help="'tiny' (made on the spot), 'smollm2' or a Hugging Face directory; the last two train examples/math_feedback.",
-)  # fmt: skip
+)
 @click.option("--steps", type=click.IntRange(1), help="Most training steps; default 60 for 'tiny', else no bound.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Most minutes of training; default no bound.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the tiny model and of the engine's sampling.")

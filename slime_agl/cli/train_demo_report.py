@@ -139,10 +139,17 @@ class TrainReport:
             table.add_column(name, justify="right", no_wrap=True)
         for row in rows:
             table.add_row(
-                str(row["step"]), f"{row['reward']:.3f}", f"{row['turns']:.2f}", str(row["trained"]),
-                f"{row['entropy']:.2f}", f"{row['clipped']:.2f}", f"{row['difference']:.0e}",
-                f"{row['mean_difference']:.0e}", f"{row['rollout_seconds']:.2f}", f"{row['learn_seconds']:.2f}",
-            )  # fmt: skip
+                str(row["step"]),
+                f"{row['reward']:.3f}",
+                f"{row['turns']:.2f}",
+                str(row["trained"]),
+                f"{row['entropy']:.2f}",
+                f"{row['clipped']:.2f}",
+                f"{row['difference']:.0e}",
+                f"{row['mean_difference']:.0e}",
+                f"{row['rollout_seconds']:.2f}",
+                f"{row['learn_seconds']:.2f}",
+            )
         return table
 
     def _picture(self, out: Path) -> None:

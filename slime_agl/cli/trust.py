@@ -91,7 +91,7 @@ def own_code(checkpoint: str) -> str:
 
 def _named(
     record: Record, execution: RecordedExecution, given: Mapping[str, Any], options: Mapping[str, Any]
-) -> Iterator[Named]:  # fmt: skip
+) -> Iterator[Named]:
     header, own = record.header, given.get("agl") or {}
     section = header.get("agl") or {"agent": header.get("agent")}
     arguments = {name: value for name, value in (header.get("arguments") or {}).items() if name not in given}

@@ -138,7 +138,8 @@ def _counted(rows: list[Row], executions: list[RecordedExecution]) -> Iterator[F
     )
     agent = max(0.0, wall - engine - gateway)
     yield Finding(
-        "time a turn", "pass",
+        "time a turn",
+        "pass",
         f"{1000 * wall / turns:.1f} ms: engine {1000 * engine / turns:.1f}, gateway {1000 * gateway / turns:.1f}, "
         f"agent {1000 * agent / turns:.1f}",
-    )  # fmt: skip
+    )

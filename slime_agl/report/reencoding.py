@@ -25,10 +25,11 @@ def look_at_re_encoding(executions: Sequence[RecordedExecution], recode: Recode)
     ]
     if not continued:
         return Finding(
-            NAME, "look",
+            NAME,
+            "look",
             "no turn went on from an earlier one, so no answer could have been encoded again; give it rows on which the "
             "agent makes several turns",
-        )  # fmt: skip
+        )
     odd = sum(list(recode(ids)) != ids for ids in continued)
     if not odd:
         words = f"all {len(continued)} answers that a turn went on from are encoded as the tokenizer would"

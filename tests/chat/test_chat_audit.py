@@ -73,8 +73,10 @@ def test_a_template_that_looks_back_needs_the_real_context(reports: Reports) -> 
 def test_what_a_strict_template_refuses_forks_with_that_reason(reports: Reports) -> None:
     plan = reports("strict")
     assert (plan.mode("user"), plan.mode("tool"), plan.report.kinds["tool"].reason) == (
-        "short", "fork", "template_refused",
-    )  # fmt: skip
+        "short",
+        "fork",
+        "template_refused",
+    )
 
 
 def test_a_template_without_tools_says_so_and_still_takes_results(reports: Reports) -> None:

@@ -61,9 +61,12 @@ def test_whatever_is_said_the_tail_is_the_rendered_one(
     said = [data.draw(texts) for _ in calls or (1,)]
     system = {"role": "system", "content": data.draw(st.sampled_from(["be brief", "be\nkind"]))}
     c = after(
-        *said, role="tool" if calls else "user", calls=calls, tools=data.draw(st.sampled_from([None, PROBE_TOOLS])),
+        *said,
+        role="tool" if calls else "user",
+        calls=calls,
+        tools=data.draw(st.sampled_from([None, PROBE_TOOLS])),
         context=data.draw(st.sampled_from([[USER], [system, USER]])),
-    )  # fmt: skip
+    )
     assert_as_rendered(*GLUES[name], c)
 
 

@@ -19,15 +19,21 @@ def echo(arguments: str, **more: object) -> dict:
 
 def test_a_message_is_reduced_to_what_a_template_reads() -> None:
     sent = {
-        "role": "assistant", "content": None, "refusal": None, "audio": None, "reasoning_content": "hm",
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "audio": None,
+        "reasoning_content": "hm",
         "tool_calls": [{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": '{"a": 1}'}}],
-    }  # fmt: skip
+    }
     assert normalise([sent]) == [
         {
-            "role": "assistant", "content": "", "reasoning_content": "hm",
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "hm",
             "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
         }
-    ]  # fmt: skip
+    ]
     assert sent["content"] is None, "the input is the agent's and stays as it is"
 
 
@@ -158,11 +164,14 @@ def test_an_ill_formed_reply_carries_no_call() -> None:
 
 def test_messages_agree_when_the_template_sees_the_same() -> None:
     assert same_message({"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "user", "content": "a"})
-    assert same_message({"role": "tool", "content": "1", "tool_call_id": "c", "extra": 1},
-                        {"role": "tool", "content": "1", "tool_call_id": "c"})  # fmt: skip
+    assert same_message(
+        {"role": "tool", "content": "1", "tool_call_id": "c", "extra": 1},
+        {"role": "tool", "content": "1", "tool_call_id": "c"},
+    )
     assert not same_message({"role": "user", "content": "a"}, {"role": "user", "content": "a "})
-    assert not same_message({"role": "tool", "content": "1", "tool_call_id": "c"},
-                            {"role": "tool", "content": "1", "tool_call_id": "d"})  # fmt: skip
+    assert not same_message(
+        {"role": "tool", "content": "1", "tool_call_id": "c"}, {"role": "tool", "content": "1", "tool_call_id": "d"}
+    )
 
 
 def test_equal_messages_agree_even_when_no_template_takes_them() -> None:

@@ -107,9 +107,29 @@ TOOLS = [
     }
 ]
 WORDS = (
-    "high tide", " at six ", "\n\n", "\n", "  ", "\t", "Grüße", "世界", "🌊👩‍👩‍👧", "é\u0301", "<|im_end|>", "<|eot_id|>",
-    "<|user|>", "</s>", "<｜end▁of▁sentence｜>", "<|end|>", "</think>", "<tool_call>", "{{ x }}", "don't", "3.14159", "\u200b",
-)  # fmt: skip
+    "high tide",
+    " at six ",
+    "\n\n",
+    "\n",
+    "  ",
+    "\t",
+    "Grüße",
+    "世界",
+    "🌊👩‍👩‍👧",
+    "é\u0301",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|user|>",
+    "</s>",
+    "<｜end▁of▁sentence｜>",
+    "<|end|>",
+    "</think>",
+    "<tool_call>",
+    "{{ x }}",
+    "don't",
+    "3.14159",
+    "\u200b",
+)
 PLAIN = tuple(word for word in WORDS if "<" not in word)
 AUDITS: dict[str, TemplateAudit] = {}
 

@@ -178,14 +178,29 @@ def test_a_cut_turn_makes_no_call_out_of_open_reasoning(parse: Parse) -> None:
 @given(
     said=st.lists(
         st.sampled_from(
-            ["<tool_call>", "</tool_call>", "<function=book>", "</function>", "<parameter=a>", "</parameter>",
-             "<think>", "</think>", '{"name": "book", ', '"arguments": {}}', '"arguments": ', "{", "}", "x", "\n",
-             "<|im_end|>"]
+            [
+                "<tool_call>",
+                "</tool_call>",
+                "<function=book>",
+                "</function>",
+                "<parameter=a>",
+                "</parameter>",
+                "<think>",
+                "</think>",
+                '{"name": "book", ',
+                '"arguments": {}}',
+                '"arguments": ',
+                "{",
+                "}",
+                "x",
+                "\n",
+                "<|im_end|>",
+            ]
         )
     ).map("".join),
     finish=st.sampled_from(["stop", "length", "abort"]),
     opened=st.booleans(),
-)  # fmt: skip
+)
 def test_nothing_a_model_writes_breaks_the_parser(chatml: Renderer, said: str, finish: str, opened: bool) -> None:
     reply = parse_with(chatml, ReplyParser(chatml))(said, finish, prompt_opens_think=opened)
     for call in reply.tool_calls:

@@ -32,9 +32,27 @@ USER = {"role": "user", "content": "hi"}
 CALL = ToolCall("call00001", "search", '{"query": "tides"}')
 RESULT = {"role": "tool", "content": "high at six", "tool_call_id": "call00001", "name": "search"}
 ODD = (
-    "", " ", "\n\n", "}", "]", '"', "[", "<end>", "<call_end>", "<end>x<call_end>", "Sntnl0x0", "Mrk0x", "</tool_call>",
-    " ends \n", '{"a": "}<end>"}', "high at six", "é́ 日本 👍🏽", "{{ x }}", "null", "x" * 3000,
-)  # fmt: skip
+    "",
+    " ",
+    "\n\n",
+    "}",
+    "]",
+    '"',
+    "[",
+    "<end>",
+    "<call_end>",
+    "<end>x<call_end>",
+    "Sntnl0x0",
+    "Mrk0x",
+    "</tool_call>",
+    " ends \n",
+    '{"a": "}<end>"}',
+    "high at six",
+    "é́ 日本 👍🏽",
+    "{{ x }}",
+    "null",
+    "x" * 3000,
+)
 
 
 class Everything:
@@ -121,8 +139,10 @@ def test_a_message_that_is_moved_to_the_front_of_the_prompt_forks(tokenizer_for:
     system = {"role": "system", "content": "be brief"}
     found = audit(renderer).report.kinds
     assert {kind for kind, one in found.items() if one.reason == ELSEWHERE} == {
-        "system", "system_then_user", "tool_then_system",
-    }  # fmt: skip
+        "system",
+        "system_then_user",
+        "tool_then_system",
+    }
     assert DeltaEncoder(renderer, Everything()).delta(after(system, USER, calls=())) == Fork(ELSEWHERE)
 
 

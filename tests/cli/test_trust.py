@@ -43,9 +43,17 @@ def record(place: Path, **header: Any) -> Path:
     if not checkpoint.exists():
         save_tiny_checkpoint(checkpoint)
     full = {
-        "name": "step", "step": 0, "agent": "evil_records_agent.agent", "model": "m", "checkpoint": str(checkpoint),
-        "stop_ids": [1], "agl": {"agent": "evil_records_agent.agent"}, "arguments": {}, "context_length": None, **header,
-    }  # fmt: skip
+        "name": "step",
+        "step": 0,
+        "agent": "evil_records_agent.agent",
+        "model": "m",
+        "checkpoint": str(checkpoint),
+        "stop_ids": [1],
+        "agl": {"agent": "evil_records_agent.agent"},
+        "arguments": {},
+        "context_length": None,
+        **header,
+    }
     writer = RecordWriter(place / "run" / "step-000000.jsonl", full, lambda ids: [TEXTS[i] for i in ids])
     writer.write(made(row=row))
     writer.close()
@@ -61,20 +69,24 @@ def rerun(run: Path, *words: str) -> Any:
 
 NAMED: dict[str, tuple[dict[str, Any], str]] = {
     "agent": ({}, "agent: evil_records_agent.agent ("),
-    "an agent in a package": (
-        {"agl": {"agent": "evil_records_package.inner.agent"}}, "evil_records_package/inner.py"
-    ),
+    "an agent in a package": ({"agl": {"agent": "evil_records_package.inner.agent"}}, "evil_records_package/inner.py"),
     "reward": ({"agl": {"agent": "", "reward": "evil_records_agent.reward"}}, "reward: evil_records_agent.reward ("),
     "task": ({"agl": {"agent": "", "task": "evil_records_agent.agent"}}, "task: evil_records_agent.agent ("),
-    "custom reward": ({"arguments": {"custom_rm_path": "evil_records_agent.reward"}}, "reward function: evil_records_agent"),
+    "custom reward": (
+        {"arguments": {"custom_rm_path": "evil_records_agent.reward"}},
+        "reward function: evil_records_agent",
+    ),
     "a row's reward": (
         {"row": {"prompt": "a", "label": None, "metadata": {}, "custom_rm_path": "evil_records_agent.reward"}},
         "reward function: evil_records_agent.reward (",
     ),
     "template": ({"arguments": {"chat_template_path": "/etc/hostname"}}, "chat template: /etc/hostname ("),
     "routers": ({"arguments": {"sglang_model_routers": {"judge": ["10.0.0.1", 1]}}}, "other models: "),
-    "a name of the Hub": ({"checkpoint": "someone/some-model"}, "checkpoint: someone/some-model (not a local directory"),
-}  # fmt: skip
+    "a name of the Hub": (
+        {"checkpoint": "someone/some-model"},
+        "checkpoint: someone/some-model (not a local directory",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", NAMED)

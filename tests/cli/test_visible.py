@@ -78,9 +78,15 @@ def test_json_says_the_same_without_them(value: Any) -> None:
 
 def evil_execution(**facts: Any) -> Any:
     return made(
-        EVIL, task={EVIL: EVIL}, error=EVIL, rewards=((0, {EVIL: 1.0, "nan": None}),), versions=(EVIL,),
-        spans=({"name": EVIL, "at": 0.0, "seconds": 0.0, "attributes": {EVIL: EVIL}},), blotted={f"turn {EVIL}": 1}, **facts,
-    )  # fmt: skip
+        EVIL,
+        task={EVIL: EVIL},
+        error=EVIL,
+        rewards=((0, {EVIL: 1.0, "nan": None}),),
+        versions=(EVIL,),
+        spans=({"name": EVIL, "at": 0.0, "seconds": 0.0, "attributes": {EVIL: EVIL}},),
+        blotted={f"turn {EVIL}": 1},
+        **facts,
+    )
 
 
 def evil_record() -> Any:
@@ -108,9 +114,15 @@ def show_outcomes() -> None:
         error = f'  File "{EVIL}"\n{EVIL}'
         for failure in (EVIL, "refused", ""):
             outcome = Outcome(
-                **shared, failure=failure, error=error, rewards=({EVIL: 1.0},), recorded_rewards=({EVIL: EVIL},),
-                divergence=way, seconds=0.0, blotted={f"turn {EVIL}": 1},
-            )  # fmt: skip
+                **shared,
+                failure=failure,
+                error=error,
+                rewards=({EVIL: 1.0},),
+                recorded_rewards=({EVIL: EVIL},),
+                divergence=way,
+                seconds=0.0,
+                blotted={f"turn {EVIL}": 1},
+            )
             rerun_view.show_outcomes([outcome])
 
 

@@ -21,9 +21,11 @@ def test_groups_keep_their_order_and_may_be_interleaved():
 
 def test_a_removed_sample_counts_nowhere():
     samples = [
-        Scored(0, 0, 9.0, 5, removed=True), Scored(0, 1, 1.0, 2), Scored(0, 1, 5.0, 0, removed=True),
+        Scored(0, 0, 9.0, 5, removed=True),
+        Scored(0, 1, 1.0, 2),
+        Scored(0, 1, 5.0, 0, removed=True),
         Scored(1, 2, 4.0, 0, removed=True),
-    ]  # fmt: skip
+    ]
     assert groups_of(samples) == [Group((1.0,), (1,)), Group((), ())]
 
 

@@ -61,10 +61,18 @@ class Run:
         prompts = directory / "prompts.jsonl"
         prompts.write_text("".join(json.dumps({"input": f"row {at}"}) + "\n" for at in range(ROWS)), "utf-8")
         self.args = make_args(
-            fake, checkpoint, agl={"agent": "__main__:agent"}, prompt_data=str(prompts), rollout_shuffle=True,
-            rollout_batch_size=2, over_sampling_batch_size=3, n_samples_per_prompt=2, save=str(directory),
-            load=str(directory), dynamic_sampling_filter_path="__main__.drop_some",
-        )  # fmt: skip
+            fake,
+            checkpoint,
+            agl={"agent": "__main__:agent"},
+            prompt_data=str(prompts),
+            rollout_shuffle=True,
+            rollout_batch_size=2,
+            over_sampling_batch_size=3,
+            n_samples_per_prompt=2,
+            save=str(directory),
+            load=str(directory),
+            dynamic_sampling_filter_path="__main__.drop_some",
+        )
         self.source = data_source.ResumableDataSource(self.args)
         self.weights: list[Any] = []
         self.tracker = directory / "latest.json"
@@ -125,9 +133,12 @@ def drill(directory: Path, order: str, name: str, number: int) -> dict[str, Any]
     directory.mkdir()
     ended = [in_a_fork(directory, order, (name, number)), in_a_fork(directory, order, ("", 0))]
     args = default_args(
-        prompt_data=str(directory / "prompts.jsonl"), rollout_shuffle=True, n_samples_per_prompt=2,
-        load=str(directory), hf_checkpoint=str(directory.parent),
-    )  # fmt: skip
+        prompt_data=str(directory / "prompts.jsonl"),
+        rollout_shuffle=True,
+        n_samples_per_prompt=2,
+        load=str(directory),
+        hf_checkpoint=str(directory.parent),
+    )
     fresh, left = data_source.ResumableDataSource(args), data_source.ResumableDataSource(args)
     step, weights = json.loads((directory / "latest.json").read_text("utf-8"))
     left.load(step)

@@ -36,9 +36,13 @@ TRUE = {
 
 
 def read(
-    meta: dict[str, Any] | None = None, *, ids: Any = None, request: EngineRequest = REQUEST,
-    vocab: int | None = VOCABULARY, **changed: Any,
-):  # fmt: skip
+    meta: dict[str, Any] | None = None,
+    *,
+    ids: Any = None,
+    request: EngineRequest = REQUEST,
+    vocab: int | None = VOCABULARY,
+    **changed: Any,
+):
     """Pass `TRUE` with these fields changed, and output_ids, through the door; ... takes a field away."""
     given = {name: value for name, value in {**(TRUE if meta is None else meta), **changed}.items() if value is not ...}
     whole = {"text": "", "meta_info": given} | ({} if ids is None else {"output_ids": ids})
@@ -130,19 +134,33 @@ WRONG = {
     "another request's": ({"id": "ro-2"}, "'ro-2': it belongs to another request"),
     "an earlier try's": ({"id": "ro-1"}, "'ro-1': it belongs to another request"),
     "an id of the wrong type": ({"id": 7}, "the id 7: it belongs to another"),
-    "an entry missing": ({"output_token_logprobs": ONCE}, "1 entries in output_token_logprobs, completion_tokens says 2"),
-    "an entry doubled": ({"output_token_logprobs": THRICE}, "3 entries in output_token_logprobs, completion_tokens says 2"),
+    "an entry missing": (
+        {"output_token_logprobs": ONCE},
+        "1 entries in output_token_logprobs, completion_tokens says 2",
+    ),
+    "an entry doubled": (
+        {"output_token_logprobs": THRICE},
+        "3 entries in output_token_logprobs, completion_tokens says 2",
+    ),
     "its own length wrong": ({"output_token_logprobs_length": 3}, "2 entries .*_length says 3"),
     "output_ids missing one": ({"ids": [11]}, "2 entries in output_token_logprobs and 1 output_ids"),
     "output_ids differ": ({"ids": [11, 13]}, "the id 12 at token 1 in output_token_logprobs and 13 in output_ids"),
     "true in output_ids": ({"output_token_logprobs": [[-1, 1], [-1, 2]], "ids": [True, 2]}, "and True in output_ids"),
     "a float in output_ids": ({"ids": [11.0, 12]}, "and 11.0 in output_ids"),
     "output_ids no list": ({"ids": {"0": 11}}, "output_ids of type dict"),
-    "more than asked": ({"output_token_logprobs": TWO * 2, "completion_tokens": 4, "output_token_logprobs_length": 4},
-                        "has 4 tokens, max_new_tokens is 3"),
+    "more than asked": (
+        {"output_token_logprobs": TWO * 2, "completion_tokens": 4, "output_token_logprobs_length": 4},
+        "has 4 tokens, max_new_tokens is 3",
+    ),
     "no logprobs": ({"output_token_logprobs": ...}, "has 2 tokens and no output_token_logprobs; .*return_logprob"),
-    "no logprobs, ids only": ({"output_token_logprobs": None, "completion_tokens": ..., "ids": [1]}, "has 1 tokens and no"),
-    "id at the vocabulary": ({"output_token_logprobs": [TWO[0], [-1, 100]]}, "the id 100 in .*, the vocabulary has 100"),
+    "no logprobs, ids only": (
+        {"output_token_logprobs": None, "completion_tokens": ..., "ids": [1]},
+        "has 1 tokens and no",
+    ),
+    "id at the vocabulary": (
+        {"output_token_logprobs": [TWO[0], [-1, 100]]},
+        "the id 100 in .*, the vocabulary has 100",
+    ),
     "id below 0": ({"output_token_logprobs": [TWO[0], [-1, -1]]}, "the id -1 in output_token_logprobs"),
     "id beyond 32 bits": ({"output_token_logprobs": [TWO[0], [-1, 2**31]], "vocab": None}, "the id 2147483648 in"),
     "true as an id": ({"output_token_logprobs": [TWO[0], [-1, True]]}, "the id True at token 1 of 2"),
@@ -183,7 +201,7 @@ WRONG = {
     "matched beyond": ({"finish_reason": {"type": "stop", "matched": 100}}, "the id 100 in finish_reason.matched"),
     "NaN at the engine": ({"finish_reason": {"type": "stop", "matched": "NaN happened"}}, "sampled from NaN"),
     "a status of text": ({"finish_reason": {"type": "abort", "status_code": "500"}}, "status_code '500'"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -230,10 +248,19 @@ def test_numbers_that_json_does_not_have_are_tried_again(literal: bytes):
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"<html>hello</html>", b"[]", b"null", b'"text"', b'{"choices": []}', b'{"meta_info": []}',
-        b'{"meta_info": null, "output_ids": [1]}', b'{"meta_info": {"id": "r", "output_token_log', b"\xff\xfe", b"[" * 5000,
+        b"",
+        b"<html>hello</html>",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"choices": []}',
+        b'{"meta_info": []}',
+        b'{"meta_info": null, "output_ids": [1]}',
+        b'{"meta_info": {"id": "r", "output_token_log',
+        b"\xff\xfe",
+        b"[" * 5000,
     ],
-)  # fmt: skip
+)
 def test_a_body_that_is_no_generate_answer_is_tried_again(body: bytes):
     with pytest.raises(WrongAnswer, match="no `meta_info`|is no JSON") as caught:
         read_answer(body, REQUEST, "r")

@@ -94,8 +94,13 @@ class Wrong:
         rid = (await request.json())["rid"]
         self.rids.append(rid)
         self.connections.append(request.transport)
-        right = {"id": rid, "finish_reason": {"type": "stop"}, "completion_tokens": 1, "weight_version": "1",
-                 "output_token_logprobs": [[-0.5, 7, None]]}  # fmt: skip
+        right = {
+            "id": rid,
+            "finish_reason": {"type": "stop"},
+            "completion_tokens": 1,
+            "weight_version": "1",
+            "output_token_logprobs": [[-0.5, 7, None]],
+        }
         said = self.first.pop(0) if self.first else {}
         if isinstance(said, bytes):
             return web.Response(body=said, content_type="application/json")
@@ -109,11 +114,18 @@ class Wrong:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"id": "somebody"}, {"completion_tokens": 2}, {"output_token_logprobs": [[-0.5, 7], [-0.5, 7]]},
-        {"output_token_logprobs": [[0.5, 7]]}, {"output_token_logprobs": [[-0.5, True]]}, {"weight_version": []},
-        {"finish_reason": 5}, {"output_token_logprobs": [[-0.5, 99]]}, b'{"meta_info": {"id": ', b"<html>",
+        {"id": "somebody"},
+        {"completion_tokens": 2},
+        {"output_token_logprobs": [[-0.5, 7], [-0.5, 7]]},
+        {"output_token_logprobs": [[0.5, 7]]},
+        {"output_token_logprobs": [[-0.5, True]]},
+        {"weight_version": []},
+        {"finish_reason": 5},
+        {"output_token_logprobs": [[-0.5, 99]]},
+        b'{"meta_info": {"id": ',
+        b"<html>",
     ],
-)  # fmt: skip
+)
 async def test_a_wrong_answer_is_tried_again_on_another_connection(serve, connect, wrong):
     server = Wrong({}, wrong)
     engine = await connect(await serve(server.routes()), vocab_size=50)

@@ -20,12 +20,21 @@ from slime_agl.engine.workers import requests_held
         ({"loads": [{"num_total_reqs": 4, "num_running_reqs": 1}]}, 4),
         ([{"dp_rank": 0, "num_reqs": 1}, {"dp_rank": 1, "num_reqs": 0}], 1),
         ({"total_running_reqs": 0, "total_waiting_reqs": 0}, 0),
-        (None, None), ({}, None), ([], None), ({"loads": []}, None), ({"loads": {}}, None), ("idle", None), (0, None),
+        (None, None),
+        ({}, None),
+        ([], None),
+        ({"loads": []}, None),
+        ({"loads": {}}, None),
+        ("idle", None),
+        (0, None),
         ({"loads": [{"num_running_reqs": 0}, {}]}, None),
-        ({"num_reqs": False}, None), ({"num_reqs": "0"}, None), ({"num_reqs": -1}, None), ({"num_reqs": 0.0}, None),
+        ({"num_reqs": False}, None),
+        ({"num_reqs": "0"}, None),
+        ({"num_reqs": -1}, None),
+        ({"num_reqs": 0.0}, None),
         ({"num_running_reqs": 0, "num_waiting_reqs": "none"}, None),
     ],
-)  # fmt: skip
+)
 def test_a_load_is_a_count_or_it_is_unknown(load: Any, held: int | None):
     assert requests_held(load) == held
 

@@ -110,10 +110,21 @@ class Bench:
         left = await self.seal(name)
         parts = segments(left.ledger)
         execution = Execution(
-            rollout_id="ro-1", attempt_id=name, task=None, reward=None, final_text="", messages=[], spans=(),
-            failure="", error="", ledger=left.ledger, segments=parts, account=account(left.ledger, parts),
-            counters=left.counters, seconds=0.0,
-        )  # fmt: skip
+            rollout_id="ro-1",
+            attempt_id=name,
+            task=None,
+            reward=None,
+            final_text="",
+            messages=[],
+            spans=(),
+            failure="",
+            error="",
+            ledger=left.ledger,
+            segments=parts,
+            account=account(left.ledger, parts),
+            counters=left.counters,
+            seconds=0.0,
+        )
         builder = SampleBuilder(RolloutArgs.read(default_args()), self.gateway._parts.renderer)
         samples = builder.build(Sample(), execution, 0)
         trained = check_against([Seen(s.request.input_ids, s.ids, s.logprobs) for s in fake.answers], samples)
@@ -128,10 +139,14 @@ async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
         renderer = Renderer(fake_sglang.tokenizer)
         notes = Notes()
         parts = GatewayParts(
-            engine=RouterEngine(url or fake_sglang.url), renderer=renderer,
-            delta=DeltaEncoder(renderer, PLAN, history=history), parser=ReplyParser(renderer),
-            sink=notes, model="policy", policy=policy,
-        )  # fmt: skip
+            engine=RouterEngine(url or fake_sglang.url),
+            renderer=renderer,
+            delta=DeltaEncoder(renderer, PLAN, history=history),
+            parser=ReplyParser(renderer),
+            sink=notes,
+            model="policy",
+            policy=policy,
+        )
         gateway = Gateway(GatewayConfig(**config), parts)
         gateway.start()
         benches.append(Bench(gateway, notes))

@@ -73,9 +73,13 @@ async def test_langgraph(bench, script, fake_sglang, quiet, protocol):
     await bench.open()
     http = httpx.AsyncClient()
     model = ChatOpenAI(
-        model="m", base_url=bench.url(), api_key=bench.keys["at-1"], max_retries=0, http_async_client=http,
+        model="m",
+        base_url=bench.url(),
+        api_key=bench.keys["at-1"],
+        max_retries=0,
+        http_async_client=http,
         use_responses_api=protocol == "responses",
-    ).bind_tools([add])  # fmt: skip
+    ).bind_tools([add])
 
     async def think(state: Any) -> Any:
         return {"messages": [await model.ainvoke(state["messages"])]}
@@ -100,8 +104,13 @@ async def test_autogen(bench, script, fake_sglang):
 
     script(CALLS, [("add", {"a": 3, "b": 7})], "Ten.", "Sure.")
     await bench.open()
-    info: Any = {"vision": False, "function_calling": True, "json_output": True, "family": "unknown",
-                 "structured_output": True}  # fmt: skip
+    info: Any = {
+        "vision": False,
+        "function_calling": True,
+        "json_output": True,
+        "family": "unknown",
+        "structured_output": True,
+    }
     client = OpenAIChatCompletionClient(
         model="m", base_url=bench.url(), api_key=bench.keys["at-1"], model_info=info, max_retries=0
     )

@@ -55,9 +55,13 @@ async def test_tools_with_thinking_are_one_segment(connect, bench, script, fake_
     system: Any = [{"type": "text", "text": "Use tools.", "cache_control": {"type": "ephemeral"}}]
     for turn in range(3):
         message = await client.messages.create(
-            model="m", max_tokens=400, system=system, messages=told, tools=[ADD],
+            model="m",
+            max_tokens=400,
+            system=system,
+            messages=told,
+            tools=[ADD],
             thinking={"type": "enabled", "budget_tokens": 1024},
-        )  # fmt: skip
+        )
         told.append({"role": "assistant", "content": message.content})
         told.append({"role": "user", "content": results(message.content) or [{"type": "text", "text": "Sure?"}]})
         if turn == 1:
@@ -166,8 +170,11 @@ async def test_one_call_at_a_time_keeps_the_tokens_of_all(connect, bench, script
     given: dict[str, Any] = {"tools": [ADD], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
     message = await client.messages.create(**ASK, **given)
     assert len(message.content) == 1
-    told = [*ASK["messages"], {"role": "assistant", "content": message.content},
-            {"role": "user", "content": results(message.content)}]  # fmt: skip
+    told = [
+        *ASK["messages"],
+        {"role": "assistant", "content": message.content},
+        {"role": "user", "content": results(message.content)},
+    ]
     await client.messages.create(**{**ASK, "messages": told}, **given)
     assert (await bench.prove(fake_sglang)).one_segment(2)
 

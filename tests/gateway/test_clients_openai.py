@@ -360,12 +360,24 @@ async def test_models_are_listed_and_found(bench):
         ("completions", {"prompt": [1, "x"]}, "prompt"),
         ("completions", {"prompt": "x", "echo": True, "logprobs": 1}, "echo"),
         ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_token": 3}, "max_token"),
-        ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "web_search_options": {}}, "web_search_options"),
-        ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "modalities": ["text", "audio"]}, "modalities"),
-        ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"}, "tool_choice"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "web_search_options": {}},
+            "web_search_options",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "modalities": ["text", "audio"]},
+            "modalities",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"},
+            "tool_choice",
+        ),
         ("chat/completions", {"messages": [{"role": "user", "content": "x"}], "top_logprobs": 1}, "top_logprobs"),
     ],
-)  # fmt: skip
+)
 async def test_what_would_change_its_meaning_is_refused_by_name(bench, fake_sglang, call, body, param):
     client = await bench.open()
     with pytest.raises(openai.BadRequestError) as refused:
@@ -377,11 +389,21 @@ async def test_what_changes_nothing_is_accepted(bench, script, fake_sglang):
     script("ok")
     client = await bench.open()
     await client.chat.completions.create(
-        model="m", messages=[{"role": "user", "content": "x"}], store=True, metadata={"a": "b"}, user="u", seed=3,
-        service_tier="auto", prediction={"type": "content", "content": "x"}, modalities=["text"], temperature=0.1,
-        reasoning_effort="low", prompt_cache_key="k", frequency_penalty=0.5,
+        model="m",
+        messages=[{"role": "user", "content": "x"}],
+        store=True,
+        metadata={"a": "b"},
+        user="u",
+        seed=3,
+        service_tier="auto",
+        prediction={"type": "content", "content": "x"},
+        modalities=["text"],
+        temperature=0.1,
+        reasoning_effort="low",
+        prompt_cache_key="k",
+        frequency_penalty=0.5,
         extra_body={"top_k": 3, "min_p": 0.1, "chat_template_kwargs": {"enable_thinking": False}, "max_tokens": None},
-    )  # fmt: skip
+    )
     assert fake_sglang.requests[0].sampling_params["temperature"] == 1.0
 
 

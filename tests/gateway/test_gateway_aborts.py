@@ -109,17 +109,31 @@ def bench() -> Iterator[Bench]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(TOKENIZER), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=1024, initializer_range=0.3, tie_word_embeddings=False,
-        bos_token_id=None, eos_token_id=TOKENIZER.eos_token_id, pad_token_id=None,
-    )  # fmt: skip
+        vocab_size=len(TOKENIZER),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=TOKENIZER.eos_token_id,
+        pad_token_id=None,
+    )
     engine = Cutting(TransformersBackend(LlamaForCausalLM(config).eval(), TOKENIZER))
     with EngineThread(engine) as server:
         renderer = Renderer(TOKENIZER)
         parts = GatewayParts(
-            engine=RouterEngine(server.url), renderer=renderer, delta=DeltaEncoder(renderer, audit(renderer)),
-            parser=ReplyParser(renderer), sink=Nobody(), model="policy", policy="trainer",
-        )  # fmt: skip
+            engine=RouterEngine(server.url),
+            renderer=renderer,
+            delta=DeltaEncoder(renderer, audit(renderer)),
+            parser=ReplyParser(renderer),
+            sink=Nobody(),
+            model="policy",
+            policy="trainer",
+        )
         gateway = Gateway(GatewayConfig(), parts)
         gateway.start()
         yield Bench(engine, gateway, renderer, itertools.count())
@@ -165,10 +179,21 @@ def test_a_turn_that_was_cut_anywhere_is_the_turn_that_was_not(
 def execution(left: SealedSession) -> Execution:
     parts = segments(left.ledger)
     return Execution(
-        rollout_id="ro", attempt_id="at", task=None, reward=0.0, final_text="", messages=[], spans=(), failure="",
-        error="", ledger=left.ledger, segments=parts, account=account(left.ledger, parts), counters=left.counters,
+        rollout_id="ro",
+        attempt_id="at",
+        task=None,
+        reward=0.0,
+        final_text="",
+        messages=[],
+        spans=(),
+        failure="",
+        error="",
+        ledger=left.ledger,
+        segments=parts,
+        account=account(left.ledger, parts),
+        counters=left.counters,
         seconds=0.0,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

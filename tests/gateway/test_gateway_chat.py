@@ -131,9 +131,17 @@ async def test_a_tool_call_echoed_with_other_spaces_and_key_order_is_recognised(
     fake_sglang.say('<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>').say("3")
     client = await bench.open()
     message = (await say(client, tools=TOOLS)).choices[0].message
-    echo = {"role": "assistant", "content": "", "tool_calls": [
-        {"id": message.tool_calls[0].id, "type": "function", "function": {"name": "add", "arguments": '{"b":2,"a":1}'}}
-    ]}  # fmt: skip
+    echo = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": message.tool_calls[0].id,
+                "type": "function",
+                "function": {"name": "add", "arguments": '{"b":2,"a":1}'},
+            }
+        ],
+    }
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "3"}
     await say(client, [*ASK, echo, result], tools=TOOLS)
     first, second = (await bench.seal()).ledger.turns

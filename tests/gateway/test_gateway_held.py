@@ -36,11 +36,9 @@ def id_text(ids: array) -> IdText:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    tree=st.lists(
-        st.tuples(st.integers(-1, 30), st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=30
-    ),
+    tree=st.lists(st.tuples(st.integers(-1, 30), st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=30),
     asked=st.lists(st.integers(0, 30), max_size=20),
-)  # fmt: skip
+)
 def test_a_held_prompt_is_the_ids_of_its_turn_wherever_the_tree_branches(
     tree: list[tuple[int, int, int]], asked: list[int]
 ) -> None:

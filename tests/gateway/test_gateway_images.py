@@ -84,10 +84,21 @@ class Place:
         assert decode_ledger(encode_ledger(left.ledger)) == left.ledger
         parts = segments(left.ledger)
         execution = Execution(
-            rollout_id="ro", attempt_id="at", task=None, reward=None, final_text="", messages=[], spans=(), failure="",
-            error="", ledger=left.ledger, segments=parts, account=account(left.ledger, parts), counters=left.counters,
+            rollout_id="ro",
+            attempt_id="at",
+            task=None,
+            reward=None,
+            final_text="",
+            messages=[],
+            spans=(),
+            failure="",
+            error="",
+            ledger=left.ledger,
+            segments=parts,
+            account=account(left.ledger, parts),
+            counters=left.counters,
             seconds=0.0,
-        )  # fmt: skip
+        )
         source = Sample(multimodal_inputs={"images": ["what the row held"]})
         return SampleBuilder(RolloutArgs.read(default_args()), self.renderer).build(source, execution, 0)
 
@@ -99,9 +110,14 @@ async def place() -> AsyncIterator[Callable[..., Any]]:
     async def make(fake: FakeSGLang, load: Callable[[], Any] = lambda: PROCESSOR) -> Place:
         renderer = Renderer(PROCESSOR.tokenizer, chat_template=TEMPLATE, vision=Vision(load))
         parts = GatewayParts(
-            engine=RouterEngine(fake.url), renderer=renderer, delta=DeltaEncoder(renderer, audit(renderer)),
-            parser=ReplyParser(renderer), sink=Notes(), model="m", policy="trainer",
-        )  # fmt: skip
+            engine=RouterEngine(fake.url),
+            renderer=renderer,
+            delta=DeltaEncoder(renderer, audit(renderer)),
+            parser=ReplyParser(renderer),
+            sink=Notes(),
+            model="m",
+            policy="trainer",
+        )
         gateway = Gateway(GatewayConfig(), parts)
         gateway.start()
         key = await gateway.open(SessionSpec("ro", "at", "s", {"temperature": 1.0}, 64))

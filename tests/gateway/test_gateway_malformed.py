@@ -109,18 +109,29 @@ async def test_json_may_say_its_charset(bench, fake_sglang):
         *((path, {"model": 5}, "model") for path in BASES),
         *((path, {"chat_template_kwargs": DEEP}, "chat_template_kwargs") for path in BASES if path != "completions"),
         ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": 5}]}, "messages[0].tool_calls"),
-        ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [CALL, "x"]}]}, "messages[0].tool_calls"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "tool_calls": [CALL, "x"]}]},
+            "messages[0].tool_calls",
+        ),
         ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": CALL}]}, "messages[0].tool_calls"),
-        ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [CALL | {"id": []}]}]}, "messages[0].tool_calls"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "tool_calls": [CALL | {"id": []}]}]},
+            "messages[0].tool_calls",
+        ),
         ("chat/completions", {"messages": [{"role": "user", "content": [{"type": {}}]}]}, "messages"),
         ("chat/completions", {"stop_token_ids": [2**40]}, "stop_token_ids"),
         ("completions", {"prompt": [1, 2**31]}, "prompt"),
         ("responses", {"include": 5}, "include"),
         ("responses", {"include": [[]]}, "include"),
-        ("messages", {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": [], "name": "a"}]}]},
-         "messages[0].content[0]"),
+        (
+            "messages",
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": [], "name": "a"}]}]},
+            "messages[0].content[0]",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_what_has_the_wrong_type_is_refused_by_name(bench, fake_sglang, path, body, param):
     await bench.open()
     for _ in range(2):  # the second time there is a turn that the messages are held against
@@ -198,10 +209,23 @@ async def test_a_key_that_is_not_ascii_is_a_key_like_another(make_bench, caplog,
 
 @pytest.mark.parametrize(
     "path",
-    ["/%", "/%00", "/%ff%fe", "/v1/%zz", "/rollout/%ff/attempt/%00/v1/chat/completions", "/rollout/\udcff/attempt/a/v1/models",
-     "/v1/models?%ff=%00", "/rollout/ro-1/attempt/at-1/v1/responses/%ed%a0%80", "/rollout/ro-1/attempt/at-1/v1/models/%0a%ff",
-     "*", "//", "http://[::1", "/\u2028", "/rollout/..%2f..%2f/attempt/x/v1/models"],
-)  # fmt: skip
+    [
+        "/%",
+        "/%00",
+        "/%ff%fe",
+        "/v1/%zz",
+        "/rollout/%ff/attempt/%00/v1/chat/completions",
+        "/rollout/\udcff/attempt/a/v1/models",
+        "/v1/models?%ff=%00",
+        "/rollout/ro-1/attempt/at-1/v1/responses/%ed%a0%80",
+        "/rollout/ro-1/attempt/at-1/v1/models/%0a%ff",
+        "*",
+        "//",
+        "http://[::1",
+        "/\u2028",
+        "/rollout/..%2f..%2f/attempt/x/v1/models",
+    ],
+)
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS", "BREW"])
 async def test_no_address_is_a_failure_of_the_gateway(bench, caplog, method, path):
     await bench.open()

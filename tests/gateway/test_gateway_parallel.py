@@ -51,9 +51,10 @@ def responses() -> Turn:
 
 def messages() -> Turn:
     body: dict[str, Any] = {
-        "messages": [{"role": "user", "content": "do it"}], "max_tokens": 512,
+        "messages": [{"role": "user", "content": "do it"}],
+        "max_tokens": 512,
         "tools": [{"name": name, "input_schema": PARAMETERS} for name in NAMES],
-    }  # fmt: skip
+    }
 
     def calls(answer: dict[str, Any]) -> list[tuple[str, str]]:
         return [(block["id"], str(block["input"])) for block in answer["content"] if block["type"] == "tool_use"]
@@ -77,8 +78,10 @@ async def test_results_of_parallel_calls_reach_the_model_in_the_order_of_their_c
         answer = (await http.post(bench.url() + path, json={"model": "m", **body})).json()
         calls = calls_of(answer)
         assert [("1" in given, "2" in given, "3" in given) for _, given in calls] == [
-            (True, False, False), (False, True, False), (False, False, True)
-        ]  # fmt: skip
+            (True, False, False),
+            (False, True, False),
+            (False, False, True),
+        ]
         results = [(name, f"result-{number}") for number, (name, _) in enumerate(calls)]
         body = following(answer, results)
         assert (await http.post(bench.url() + path, json={"model": "m", **body})).status_code == 200

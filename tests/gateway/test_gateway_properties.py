@@ -44,9 +44,12 @@ END, OTHER_END, OPENER = TOKENIZER.convert_tokens_to_ids(["<|im_end|>", "<|endof
 MARK = "zq"
 REPLAY = FakeReplay()
 REPLAYED = {
-    "use_rollout_routing_replay": True, "num_layers": REPLAY.layers, "moe_router_topk": REPLAY.choices,
-    "rollout_top_p": 0.9, "rollout_max_response_len": 512,
-}  # fmt: skip
+    "use_rollout_routing_replay": True,
+    "num_layers": REPLAY.layers,
+    "moe_router_topk": REPLAY.choices,
+    "rollout_top_p": 0.9,
+    "rollout_max_response_len": 512,
+}
 ARGS = RolloutArgs.read(default_args(**REPLAYED))
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 MORE_TOOLS: list[Any] = [*TOOLS, {"type": "function", "function": {"name": "sub", "parameters": {"type": "object"}}}]
@@ -134,7 +137,8 @@ class Step:
 steps = st.builds(
     Step,
     do=st.sampled_from(
-        ["go"] * 10 + ["again", "unanswered", "root", "same", "retry", "n", "gone", "gone_retry", "abort", "abort"]
+        ["go"] * 10
+        + ["again", "unanswered", "root", "same", "retry", "n", "gone", "gone_retry", "abort", "abort"]
         + ["many", "edit", "edit", "system", "tools", "down", "refused", "fails_between", "fails_once"]
     ),
     pick=st.sampled_from([0, 0, 0, 1, 2, 5, 9]),
@@ -142,7 +146,7 @@ steps = st.builds(
     sloppy=st.integers(0, 127) | st.just(0),
     cut=st.integers(0, 12),
     options=st.sampled_from([{}, {}, {}, {"stream": True}, {"max_tokens": 7}, {"stop": ["is"]}, {"logprobs": True}]),
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -481,10 +485,21 @@ def _check_parents(agent: Agent, ledger: Ledger) -> None:
 def execution(left: SealedSession) -> Execution:
     parts = segments(left.ledger)
     return Execution(
-        rollout_id="ro", attempt_id="at", task=None, reward=None, final_text="", messages=[], spans=(), failure="",
-        error="", ledger=left.ledger, segments=parts, account=account(left.ledger, parts), counters=left.counters,
+        rollout_id="ro",
+        attempt_id="at",
+        task=None,
+        reward=None,
+        final_text="",
+        messages=[],
+        spans=(),
+        failure="",
+        error="",
+        ledger=left.ledger,
+        segments=parts,
+        account=account(left.ledger, parts),
+        counters=left.counters,
         seconds=0.0,
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -494,9 +509,14 @@ def bench(**options: Any) -> Iterator[tuple[Engine, Gateway, Spied]]:
         renderer = Spied(TOKENIZER)
         engine = RouterEngine(fake.url, max_retries=2, backoff=Backoff(0.0, 1.0, 0.0))
         parts = GatewayParts(
-            engine=engine, renderer=renderer, delta=DeltaEncoder(renderer, PLAN), parser=ReplyParser(renderer),
-            sink=Nobody(), model="policy", policy="trainer",
-        )  # fmt: skip
+            engine=engine,
+            renderer=renderer,
+            delta=DeltaEncoder(renderer, PLAN),
+            parser=ReplyParser(renderer),
+            sink=Nobody(),
+            model="policy",
+            policy="trainer",
+        )
         gateway = Gateway(GatewayConfig(), parts)
         gateway.start()
         stack.callback(gateway.stop)
@@ -539,9 +559,12 @@ def test_the_ledger_is_what_the_engine_saw_whatever_agents_do(monkeypatch):
     monkeypatch.setattr(calls, "GRACE_SECONDS", 1000.0)
 
     @settings(
-        max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES < 100, database=None,
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=EXAMPLES < 100,
+        database=None,
         suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    )
     @given(program=st.lists(steps, min_size=1, max_size=25), last=steps)
     def run(program: list[Step], last: Step) -> None:
         asyncio.run(live(program, last))

@@ -24,9 +24,12 @@ pytestmark = pytest.mark.needs_slime
 
 # What slime's loops read beside the arguments that a rollout function honours, with slime's defaults.
 LOOP_ARGS = {
-    "sglang_dp_size": 1, "rollout_num_engines": 1, "use_distributed_post": False, "use_rollout_routing_replay": False,
+    "sglang_dp_size": 1,
+    "rollout_num_engines": 1,
+    "use_distributed_post": False,
+    "use_rollout_routing_replay": False,
     "custom_generate_function_path": "slime_agl.generate.generate",
-}  # fmt: skip
+}
 
 
 def slimes(name: str) -> Any:

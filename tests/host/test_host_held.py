@@ -17,9 +17,16 @@ from slime_agl.errors import HostError
 from slime_agl.host.held import KIND, from_plain, to_plain
 
 flat = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.text(st.characters())
-    | st.decimals(allow_nan=False) | st.just(KIND)
-)  # fmt: skip
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.text(st.characters())
+    | st.decimals(allow_nan=False)
+    | st.just(KIND)
+)
 values = st.recursive(
     flat,
     lambda inner: (

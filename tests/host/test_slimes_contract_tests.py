@@ -18,13 +18,17 @@ RUNS = {
     "paths": (
         "path_loading",
         [
-            "--eval-function-path", "slime_agl.rollout.generate", "--custom-rm-path", "slime_agl.reward.custom_rm",
-            "--dynamic-sampling-filter-path", "slime_agl.reward.check_reward_nonzero_std",
+            "--eval-function-path",
+            "slime_agl.rollout.generate",
+            "--custom-rm-path",
+            "slime_agl.reward.custom_rm",
+            "--dynamic-sampling-filter-path",
+            "slime_agl.reward.check_reward_nonzero_std",
         ],
     ),
     "group_rm": ("path_loading", ["--custom-rm-path", "slime_agl.reward.custom_group_rm", "--group-rm"]),
     "hooks": ("runtime_hook", ["--custom-reward-post-process-path", "slime_agl.reward.normalize_rewards"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -54,10 +54,14 @@ def test_the_dashboard_answers_nobody_else(fake_sglang, run_rollout, free_port, 
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Cookie": "slime_agl_dashboard=x; ;=,"}):
             assert httpx.request(method, url + path, headers=headers).status_code == 401
         for headers in (
-            {"Host": "evil.example"}, {"Host": f"evil.example:{free_port}"}, {"Origin": "https://evil.example"},
-            {"Origin": "null"}, {"Origin": f"http://127.0.0.1:{free_port + 1}"}, {"Sec-Fetch-Site": "cross-site"},
+            {"Host": "evil.example"},
+            {"Host": f"evil.example:{free_port}"},
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": f"http://127.0.0.1:{free_port + 1}"},
+            {"Sec-Fetch-Site": "cross-site"},
             {"Sec-Fetch-Site": "same-site"},
-        ):  # fmt: skip
+        ):
             assert httpx.request(method, url + path, headers=own | headers).status_code == 403
     assert httpx.get(f"{url}/?token=wrong").status_code == 401
     assert httpx.get(f"{url}/v1/agl/rollouts", headers=own).status_code == 200

@@ -74,9 +74,11 @@ async def test_a_program_that_ignores_sigterm_is_killed(bench) -> None:
 
     async def agent(task):
         stubborn = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()",
+            sys.executable,
+            "-c",
+            "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()",
             stdout=subprocess.PIPE,
-        )  # fmt: skip
+        )
         await stubborn.stdout.readline()
         gone.append(Gone(stubborn.pid))
 

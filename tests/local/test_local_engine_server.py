@@ -121,10 +121,16 @@ async def test_bad_requests_are_refused_before_the_backend_sees_them(start, body
 async def test_what_the_router_adds_to_a_request_is_accepted(start):
     _, client = await start([Reply((7,))])
     added = {
-        "model": None, "return_text_in_logprobs": False, "stream": False, "log_metrics": True,
-        "return_hidden_states": False, "background": False, "no_logs": False, "return_bytes": False,
+        "model": None,
+        "return_text_in_logprobs": False,
+        "stream": False,
+        "log_metrics": True,
+        "return_hidden_states": False,
+        "background": False,
+        "no_logs": False,
+        "return_bytes": False,
         "return_entropy": False,
-    }  # fmt: skip
+    }
     status, _ = await client.post("/generate", {"input_ids": [1], **added})
     assert status == 200
 

@@ -133,8 +133,9 @@ def test_a_removed_sample_does_not_train():
 def test_later_updates_of_a_batch_are_bounded():
     _, update = learned(
         lambda model: [conversation(model, 1.0), sampled(model, [([20, 21], True)], 0.0)],
-        updates=20, learning_rate=1e-2,
-    )  # fmt: skip
+        updates=20,
+        learning_rate=1e-2,
+    )
     assert update.clipped > 0.5 and update.difference < 1e-5
 
 

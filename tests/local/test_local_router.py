@@ -41,9 +41,17 @@ def test_the_router_lists_its_workers(routed):
 async def test_what_slime_asks_for_arrives_and_comes_back(routed):
     router, backends, _ = routed
     params = {
-        "temperature": 0.8, "top_p": 1.0, "top_k": -1, "max_new_tokens": 9, "stop": ["END"], "stop_token_ids": [2],
-        "skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False, "sampling_seed": 4,
-    }  # fmt: skip
+        "temperature": 0.8,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_new_tokens": 9,
+        "stop": ["END"],
+        "stop_token_ids": [2],
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+        "spaces_between_special_tokens": False,
+        "sampling_seed": 4,
+    }
     status, answer = await generate(
         router.url, input_ids=[5, 6], rid="one", return_logprob=True, sampling_params=params
     )

@@ -14,9 +14,16 @@ from tests.oracle.sayings import TAG
 
 # Reasons for a new root where an agent simply goes on: what its template allows, and what a text leaves out.
 ALLOWED = (
-    "unproven", "sentinel_lost", "sentinel_repeated", "template_refused", "no_marker", "marker_merged", "marker_misplaced",
-    "history_rewritten", "ending_left_out",
-)  # fmt: skip
+    "unproven",
+    "sentinel_lost",
+    "sentinel_repeated",
+    "template_refused",
+    "no_marker",
+    "marker_merged",
+    "marker_misplaced",
+    "history_rewritten",
+    "ending_left_out",
+)
 
 
 @dataclass(slots=True)

@@ -47,9 +47,11 @@ class Chat:
 
     def body(self, ask: Ask) -> dict[str, Any]:
         tools = [{"type": "function", "function": _function(name)} for name in ask.tools]
-        return {"messages": ask.history + ask.new, "max_tokens": ask.limit, "stream": ask.stream} | (
-            {"tools": tools} if tools else {}
-        ) | ({"n": ask.n} if ask.n > 1 else {})  # fmt: skip
+        return (
+            {"messages": ask.history + ask.new, "max_tokens": ask.limit, "stream": ask.stream}
+            | ({"tools": tools} if tools else {})
+            | ({"n": ask.n} if ask.n > 1 else {})
+        )
 
     def read(self, raw: bytes, stream: bool) -> list[Said]:
         body = _joined_chunks(raw) if stream else json.loads(raw)
@@ -82,9 +84,11 @@ class Responses:
         return [{"type": "function_call_output", "call_id": name, "output": text} for name, text in results]
 
     def body(self, ask: Ask) -> dict[str, Any]:
-        told = {"input": ask.new, "previous_response_id": ask.previous} if ask.previous else {
-            "input": ask.history + ask.new
-        }  # fmt: skip
+        told = (
+            {"input": ask.new, "previous_response_id": ask.previous}
+            if ask.previous
+            else {"input": ask.history + ask.new}
+        )
         tools = [{"type": "function", **_function(name)} for name in ask.tools]
         return told | {"max_output_tokens": ask.limit, "stream": ask.stream} | ({"tools": tools} if tools else {})
 
@@ -123,9 +127,9 @@ class Anthropic:
     def body(self, ask: Ask) -> dict[str, Any]:
         items = ask.history + ask.new
         tools = [{"name": name, "input_schema": {"type": "object"}} for name in ask.tools]
-        return {
-            "system": items[0]["content"], "messages": items[1:], "max_tokens": ask.limit, "stream": ask.stream,
-        } | ({"tools": tools} if tools else {})  # fmt: skip
+        return {"system": items[0]["content"], "messages": items[1:], "max_tokens": ask.limit, "stream": ask.stream} | (
+            {"tools": tools} if tools else {}
+        )
 
     def read(self, raw: bytes, stream: bool) -> list[Said]:
         body = _joined_blocks(raw) if stream else json.loads(raw)

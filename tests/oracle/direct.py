@@ -64,8 +64,14 @@ async def run_family(family: Family, numbers: range, seed: int, *, history: str 
 
 
 async def _attempt(
-    gateway: Gateway, engine: OracleEngine, http: aiohttp.ClientSession, family: Family, seed: int, number: int, grace: bool
-) -> tuple[Program, SealedSession]:  # fmt: skip
+    gateway: Gateway,
+    engine: OracleEngine,
+    http: aiohttp.ClientSession,
+    family: Family,
+    seed: int,
+    number: int,
+    grace: bool,
+) -> tuple[Program, SealedSession]:
     rng = random.Random(f"{seed} {family.name} {number}")
     name = f"at-{number}"
     key = await gateway.open(SessionSpec("ro", name, f"session-{number}", ARGS.sampling_params(), 4096))
@@ -83,9 +89,21 @@ def _judged(record: Record, program: Program, left: SealedSession, family: Famil
     parts = segments(left.ledger)
     told = account(left.ledger, parts)
     execution = Execution(
-        rollout_id="ro", attempt_id=left.ledger.attempt_id, task=None, reward=None, final_text="", messages=[], spans=(),
-        failure="", error="", ledger=left.ledger, segments=parts, account=told, counters=left.counters, seconds=0.0,
-    )  # fmt: skip
+        rollout_id="ro",
+        attempt_id=left.ledger.attempt_id,
+        task=None,
+        reward=None,
+        final_text="",
+        messages=[],
+        spans=(),
+        failure="",
+        error="",
+        ledger=left.ledger,
+        segments=parts,
+        account=told,
+        counters=left.counters,
+        seconds=0.0,
+    )
     samples = SampleBuilder(ARGS, family.renderer).build(Sample(), execution, 0)
     found = check(record, program, samples, told.untrained, told.forks)
     if left.broken is not None:
@@ -98,9 +116,13 @@ def _gateway(family: Family, engine: OracleEngine, history: str) -> Iterator[Gat
     renderer = family.renderer
     parts = GatewayParts(
         engine=RouterEngine(engine.url, max_retries=MOST_FAILURES - 1, backoff=Backoff(0.0, 1.0, 0.0)),
-        renderer=renderer, delta=DeltaEncoder(renderer, audit(renderer), history=history), parser=ReplyParser(renderer),
-        sink=Nobody(), model="policy", policy="trainer",
-    )  # fmt: skip
+        renderer=renderer,
+        delta=DeltaEncoder(renderer, audit(renderer), history=history),
+        parser=ReplyParser(renderer),
+        sink=Nobody(),
+        model="policy",
+        policy="trainer",
+    )
     gateway = Gateway(GatewayConfig(), parts)
     gateway.start()
     try:

@@ -126,8 +126,15 @@ class OracleEngine:
 
     def _facts(self) -> dict[str, Any]:
         def model() -> dict[str, Any]:
-            return {"model_path": "oracle", "is_generation": True, "weight_version": str(self._version),
-                    "context_length": CONTEXT, "tp_size": 1, "dp_size": 1, "pp_size": 1}  # fmt: skip
+            return {
+                "model_path": "oracle",
+                "is_generation": True,
+                "weight_version": str(self._version),
+                "context_length": CONTEXT,
+                "tp_size": 1,
+                "dp_size": 1,
+                "pp_size": 1,
+            }
 
         def loads() -> dict[str, Any]:
             count = len(self._waiting)
@@ -220,10 +227,15 @@ class OracleEngine:
             self._next += len(ids)
         reason = {"type": finish} | ({"matched": plan.matched} if finish == "stop" else {})
         meta = {
-            "id": rid, "finish_reason": reason, "prompt_tokens": len(shown), "completion_tokens": len(ids),
-            "cached_tokens": 0, "weight_version": sent.version, "e2e_latency": 0.0,
+            "id": rid,
+            "finish_reason": reason,
+            "prompt_tokens": len(shown),
+            "completion_tokens": len(ids),
+            "cached_tokens": 0,
+            "weight_version": sent.version,
+            "e2e_latency": 0.0,
             "output_token_logprobs": [[lp, i, None] for lp, i in zip(sent.logprobs(), ids, strict=True)],
-        }  # fmt: skip
+        }
         return {"text": self.language.tokenizer.decode(ids), "output_ids": list(ids), "meta_info": meta}
 
     async def _abort(self, http: web.Request) -> web.Response:

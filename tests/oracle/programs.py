@@ -17,9 +17,25 @@ from tests.oracle.sayings import KINDS, TAG, WORD, Plan, saying, tag, word
 TEXT_KINDS = tuple(kind for kind in KINDS if "call" not in kind)
 MOST_FAILURES = 3  # the engine client's tries
 OPERATIONS = {
-    "go": 14, "root": 2, "branch": 3, "edit": 2, "system": 1, "tools": 1, "compact": 1, "several": 2, "many": 2,
-    "cut": 4, "fails_once": 2, "down": 1, "down_midway": 1, "refused": 1, "retry": 2, "joins": 1, "same": 1, "leaves": 1,
-}  # fmt: skip
+    "go": 14,
+    "root": 2,
+    "branch": 3,
+    "edit": 2,
+    "system": 1,
+    "tools": 1,
+    "compact": 1,
+    "several": 2,
+    "many": 2,
+    "cut": 4,
+    "fails_once": 2,
+    "down": 1,
+    "down_midway": 1,
+    "refused": 1,
+    "retry": 2,
+    "joins": 1,
+    "same": 1,
+    "leaves": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +350,14 @@ class Program:
             return response.status, await response.read()
 
     def _heard(
-        self, made: Made, status: int, raw: bytes, *, expect: tuple[int, ...], sent: tuple[dict[str, Any], dict[str, str]]
-    ) -> None:  # fmt: skip
+        self,
+        made: Made,
+        status: int,
+        raw: bytes,
+        *,
+        expect: tuple[int, ...],
+        sent: tuple[dict[str, Any], dict[str, str]],
+    ) -> None:
         made.status = status
         self._engine.withdraw(made.key)
         if status not in expect and not (status == 400 and b"the chat template refuses" in raw):

@@ -68,10 +68,15 @@ def run_steps(mode: str, steps: int, seed: int) -> Findings:
         with importable(agents.agent()) as path:
             section = {"agent": path, "runners": {"timeout_seconds": 300.0}, **given.get("agl", {})}
             args = make_args(
-                engine.url, save_tiny_checkpoint(folder), rollout_batch_size=BATCH, n_samples_per_prompt=SIBLINGS,
-                num_rollout=steps, rollout_max_response_len=4096,
-                custom_reward_post_process_path="slime_agl.reward.normalize_rewards", **given | {"agl": section},
-            )  # fmt: skip
+                engine.url,
+                save_tiny_checkpoint(folder),
+                rollout_batch_size=BATCH,
+                n_samples_per_prompt=SIBLINGS,
+                num_rollout=steps,
+                rollout_max_response_len=4096,
+                custom_reward_post_process_path="slime_agl.reward.normalize_rewards",
+                **given | {"agl": section},
+            )
             source = ListDataSource(ROWS, SIBLINGS)
             counts: Counter[str] = Counter()
             try:

@@ -31,9 +31,11 @@ def made(
     for index in range(1 + masked_turns):
         ids = [*(n % 256 + 1 for n in range(output - 1)), END_ID]
         part = Sampled(
-            array("i", ids), array("d", [-0.5 * (n + 1) for n in range(output)]), "stop",
+            array("i", ids),
+            array("d", [-0.5 * (n + 1) for n in range(output)]),
+            "stop",
             weight_version=versions[index % len(versions)],
-        )  # fmt: skip
+        )
         ledger.commit(Turn(index, index - 1 if index else None, array("i", [ASK_ID]), (part,), f"turn-{index}"))
     mask = [int(not facts.get("failure"))] * output + ([0] * (1 + output)) * masked_turns
     sample = RecordedSample(0, 0, 0, 0, "completed", 1.0, array("b", mask), removed=bool(facts.get("failure")))

@@ -118,10 +118,20 @@ def test_a_browser_draws_filters_and_explains(tmp_path: Path):
     file = tmp_path / "page.html"
     file.write_text(page.replace("</body>", DRIVE + "</body>"), encoding="utf-8")
     dom = subprocess.run(
-        [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
-         "--virtual-time-budget=2000", "--dump-dom", file.as_uri()],
-        capture_output=True, text=True, timeout=120,
-    ).stdout  # fmt: skip
+        [
+            BROWSER,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=2000",
+            "--dump-dom",
+            file.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    ).stdout
     title = re.search(r"<title>(.*?)</title>", dom, re.S)
     assert title is not None, dom[-2000:]
     seen = json.loads(title[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))

@@ -22,14 +22,38 @@ VOCABULARY = 512  # above that of the tiny tokenizer
 
 # Nothing is clipped, because a clipped token has no gradient.
 ARGS: dict[str, Any] = {
-    "advantage_estimator": "grpo", "kl_coef": 0.0, "kl_loss_type": "k1", "use_rollout_logprobs": False, "use_opd": False,
-    "opd_type": None, "opd_kl_coef": 1.0, "gamma": 1.0, "lambd": 0.95, "normalize_advantages": False,
-    "custom_advantage_function_path": None, "rollout_temperature": 1.0, "log_probs_chunk_size": -1, "allgather_cp": False,
-    "entropy_coef": 0.0, "use_opsm": False, "eps_clip": 1e9, "eps_clip_high": 1e9, "eps_clip_c": None,
-    "get_mismatch_metrics": False, "use_tis": False, "custom_tis_function_path": None, "tis_clip": 2.0, "tis_clip_low": 0.0,
-    "calculate_per_token_loss": False, "use_kl_loss": False, "use_dynamic_batch_size": False, "max_tokens_per_gpu": 512,
-    "micro_batch_size": 1, "balance_by_flops": False, "balance_data": False,
-}  # fmt: skip
+    "advantage_estimator": "grpo",
+    "kl_coef": 0.0,
+    "kl_loss_type": "k1",
+    "use_rollout_logprobs": False,
+    "use_opd": False,
+    "opd_type": None,
+    "opd_kl_coef": 1.0,
+    "gamma": 1.0,
+    "lambd": 0.95,
+    "normalize_advantages": False,
+    "custom_advantage_function_path": None,
+    "rollout_temperature": 1.0,
+    "log_probs_chunk_size": -1,
+    "allgather_cp": False,
+    "entropy_coef": 0.0,
+    "use_opsm": False,
+    "eps_clip": 1e9,
+    "eps_clip_high": 1e9,
+    "eps_clip_c": None,
+    "get_mismatch_metrics": False,
+    "use_tis": False,
+    "custom_tis_function_path": None,
+    "tis_clip": 2.0,
+    "tis_clip_low": 0.0,
+    "calculate_per_token_loss": False,
+    "use_kl_loss": False,
+    "use_dynamic_batch_size": False,
+    "max_tokens_per_gpu": 512,
+    "micro_batch_size": 1,
+    "balance_by_flops": False,
+    "balance_data": False,
+}
 
 
 def slimes(name: str) -> Any:
@@ -48,9 +72,10 @@ class Trainer:
     def train_data(self, args: Namespace, samples: list[Any], post_process: Any) -> dict[str, Any]:
         """`RolloutManager._convert_samples_to_train_data`. post_process: what --custom-reward-post-process-path names."""
         manager = types.SimpleNamespace(
-            args=args, custom_convert_samples_to_train_data_func=None,
+            args=args,
+            custom_convert_samples_to_train_data_func=None,
             _post_process_rewards=lambda samples: post_process(args, samples),
-        )  # fmt: skip
+        )
         return self._convert(manager, samples)
 
     def schedule(self, args: Namespace, data: dict[str, Any], ranks: int) -> int:
@@ -78,11 +103,15 @@ class Trainer:
             return [torch.where(mask > 0, a, b) for mask, a, b in zip(masks, mine, theirs, strict=True)]
 
         batch = {
-            "log_probs": random(1), "ref_log_probs": random(2), "teacher_log_probs": random(3),
+            "log_probs": random(1),
+            "ref_log_probs": random(2),
+            "teacher_log_probs": random(3),
             "rollout_log_probs": [torch.tensor(values) for values in data["rollout_log_probs"]],
-            "rewards": data["rewards"], "response_lengths": data["response_lengths"], "loss_masks": masks,
+            "rewards": data["rewards"],
+            "response_lengths": data["response_lengths"],
+            "loss_masks": masks,
             "total_lengths": [len(tokens) for tokens in data["tokens"]],
-        }  # fmt: skip
+        }
         batch["values"] = self._values(masks, seed)
         self._loss.compute_advantages_and_returns(args, batch)
         return batch
@@ -138,8 +167,10 @@ def _stand_in_for_megatron(patch: pytest.MonkeyPatch) -> None:
     folder = Path(slimes("slime.utils.types").__file__).parents[1] / "backends" / "megatron_utils"
     # slime's package imports Megatron's own on the way; its modules are wanted without.
     for name, attributes in {
-        "megatron": {}, "megatron.core": {"mpu": mpu}, "slime.backends.megatron_utils": {"__path__": [str(folder)]},
-    }.items():  # fmt: skip
+        "megatron": {},
+        "megatron.core": {"mpu": mpu},
+        "slime.backends.megatron_utils": {"__path__": [str(folder)]},
+    }.items():
         module = types.ModuleType(name)
         module.__path__ = []
         vars(module).update(attributes)

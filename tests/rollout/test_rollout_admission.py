@@ -72,9 +72,12 @@ async def deliver(batch: int, staleness: int, steps: int, room: int, seed: int) 
 
 @settings(max_examples=120, deadline=None)
 @given(
-    batch=st.integers(1, 5), staleness=st.integers(0, 4), steps=st.integers(1, 9), room=st.integers(1, 25),
+    batch=st.integers(1, 5),
+    staleness=st.integers(0, 4),
+    steps=st.integers(1, 9),
+    room=st.integers(1, 25),
     seed=st.integers(0, 10**6),
-)  # fmt: skip
+)
 def test_no_group_is_older_than_allowed_and_none_comes_twice(
     batch: int, staleness: int, steps: int, room: int, seed: int
 ) -> None:

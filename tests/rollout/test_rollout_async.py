@@ -112,9 +112,14 @@ def test_an_evaluation_takes_place_while_training_agents_hold_every_slot(fake_sg
 
     fake_sglang.answer_with(lambda request: ANSWER)
     run = steps(
-        agent, ROWS, agl=ASYNC, rollout_batch_size=1, num_rollout=2, sglang_server_concurrency=1,
+        agent,
+        ROWS,
+        agl=ASYNC,
+        rollout_batch_size=1,
+        num_rollout=2,
+        sglang_server_concurrency=1,
         eval_prompt_data=["rows", str(rows)],
-    )  # fmt: skip
+    )
     assert prompts(run(0)) == ["row 0"]
     assert [sample.prompt for sample in run.evaluate(0).data["rows"]["samples"]] == ["question"]
     assert prompts(run(1)) == ["row 1"]

@@ -62,9 +62,16 @@ def test_an_evaluation_leaves_training_alone(fake_sglang, steps, token_exact, tm
     rows = tmp_path / "eval.jsonl"
     rows.write_text("".join(f'{{"prompt": "eval-{n}", "label": null}}\n' for n in range(6)), encoding="utf-8")
     run = steps(
-        chat_agent(), [f"train-{n}" for n in range(50)], agl=section, rollout_batch_size=2, n_samples_per_prompt=2,
-        num_rollout=3, eval_prompt_data=["held_out", str(rows)], eval_input_key="prompt", eval_label_key="label",
-    )  # fmt: skip
+        chat_agent(),
+        [f"train-{n}" for n in range(50)],
+        agl=section,
+        rollout_batch_size=2,
+        n_samples_per_prompt=2,
+        num_rollout=3,
+        eval_prompt_data=["held_out", str(rows)],
+        eval_input_key="prompt",
+        eval_label_key="label",
+    )
     for step in range(3):
         output = run(step)
         token_exact(fake_sglang, output.samples)

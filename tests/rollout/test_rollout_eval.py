@@ -119,9 +119,13 @@ def test_custom_rm_gives_the_agents_reward_else_asks_the_users_function(
 ):
     fake_sglang.answer_with(lambda request: "four")
     output = run_rollout(
-        chat_agent(reward=own), ["a"], n_samples=2, group_rm=group_rm,
-        custom_rm_path="slime_agl.reward.custom_rm", agl={"reward": f"{HERE}.final_text_reward"},
-    )  # fmt: skip
+        chat_agent(reward=own),
+        ["a"],
+        n_samples=2,
+        group_rm=group_rm,
+        custom_rm_path="slime_agl.reward.custom_rm",
+        agl={"reward": f"{HERE}.final_text_reward"},
+    )
     assert [sample.reward for sample in flat(output.samples)] == [expected, expected]
 
 

@@ -186,9 +186,13 @@ def test_an_agent_that_the_end_of_the_context_ends_trains_as_truncated_with_what
 def test_an_agent_that_the_end_of_the_context_ends_without_a_reward_has_failed(fake_sglang, run_rollout):
     fake_sglang.answer_with(lambda request: "word " * 4)
     output = run_rollout(
-        talks_without_end, ["go", "emit"], rollout_batch_size=1, over_sampling_batch_size=2, rollout_max_context_len=200,
+        talks_without_end,
+        ["go", "emit"],
+        rollout_batch_size=1,
+        over_sampling_batch_size=2,
+        rollout_max_context_len=200,
         custom_rm_path="slime_agl.reward.custom_rm",
-    )  # fmt: skip
+    )
     assert flat(output.samples)[0].prompt == "emit"
 
 

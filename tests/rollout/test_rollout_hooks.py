@@ -63,9 +63,13 @@ def drops_all_but_says_enough(args: Any, group: list[Any], **kwargs: Any) -> Dyn
 
 def test_a_filter_sees_whole_groups_with_rewards_and_its_reasons_are_counted(run, seen):
     output = run(
-        chat_agent(), ["dull", "a", "b"], n_samples=2, rollout_batch_size=2, over_sampling_batch_size=3,
+        chat_agent(),
+        ["dull", "a", "b"],
+        n_samples=2,
+        rollout_batch_size=2,
+        over_sampling_batch_size=3,
         dynamic_sampling_filter_path=f"{HERE}.drops_dull",
-    )  # fmt: skip
+    )
     assert [sample.prompt for sample in flat(output.samples)] == ["a", "a", "b", "b"]
     assert all(len(group) == 2 for group in seen["groups"])
     # Groups that nobody waited for any more may have been finished, or not.
@@ -167,9 +171,12 @@ def sees_all(args: Any, groups: list[Any], data_source: Any) -> None:
 
 def test_all_samples_are_processed_filtered_and_failed_ones_too(run, run_rollout, seen):
     output = run(
-        letters, ["dull", "!", "a"], rollout_batch_size=1, dynamic_sampling_filter_path=f"{HERE}.drops_dull",
+        letters,
+        ["dull", "!", "a"],
+        rollout_batch_size=1,
+        dynamic_sampling_filter_path=f"{HERE}.drops_dull",
         rollout_all_samples_process_path=f"{HERE}.sees_all",
-    )  # fmt: skip
+    )
     assert shape(output.samples) == [[2]]
     assert seen["all"] == [[[0, 0, 0, 0]], [1], [2]]
     assert seen["source"] is run_rollout.data_source

@@ -56,5 +56,6 @@ def test_an_image_reaches_engine_and_sample(fake_sglang, run_rollout, checkpoint
     image_id = processor().tokenizer.convert_tokens_to_ids("<image>")
     assert [sample.tokens.count(image_id) for sample in samples] == [PATCHES] * 4
     assert [sample.multimodal_inputs["images"][0].getpixel((0, 0)) for sample in samples[::2]] == [
-        (255, 0, 0), (0, 0, 255)
-    ]  # fmt: skip
+        (255, 0, 0),
+        (0, 0, 255),
+    ]

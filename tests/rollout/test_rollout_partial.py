@@ -209,9 +209,13 @@ def test_parked_groups_of_a_step_that_fails_go_back(fake_sglang, steps):
 
     fake_sglang.answer_with(lambda request: ANSWER).hold()
     run = steps(
-        agent, ["slow", "fast"], partial_rollout=True, rollout_batch_size=1, over_sampling_batch_size=2,
+        agent,
+        ["slow", "fast"],
+        partial_rollout=True,
+        rollout_batch_size=1,
+        over_sampling_batch_size=2,
         agl={"reward": f"{__name__}.broken_reward"},
-    )  # fmt: skip
+    )
     helper = meanwhile(lambda: (fake_sglang.wait_for_requests(2), fake_sglang.release(1)))
     run(0)
     helper.join()

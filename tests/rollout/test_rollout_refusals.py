@@ -55,12 +55,17 @@ def test_what_stops_slime_or_trains_wrong_is_refused_by_its_flag(flags: dict[str
         {**RPP, **FIXED, "use_dynamic_batch_size": True},
         {**RPP, **FIXED, "actor_num_gpus_per_node": 1},
         {**RPP, **FIXED, "debug_rollout_only": True},
-        {**RPP, "partial_rollout": True, "mask_offpolicy_in_partial_rollout": True, "custom_advantage_function_path": "a.b"},
+        {
+            **RPP,
+            "partial_rollout": True,
+            "mask_offpolicy_in_partial_rollout": True,
+            "custom_advantage_function_path": "a.b",
+        },
         {"advantage_estimator": "ppo", "kl_coef": 0.1},
         {"use_opd": True, "opd_type": "megatron"},
         FIXED,
     ],
-)  # fmt: skip
+)
 def test_what_slime_can_take_is_not_refused(flags: dict[str, Any]):
     refuse(**flags)
 
@@ -172,13 +177,18 @@ def batch(*counts: int) -> list[list[Any]]:
     entries = [
         [
             Sample(
-                rollout_id=number, group_index=number // 2, tokens=[1] * (3 + number + at), response_length=2,
-                loss_mask=[1, 1], reward=float(number), rollout_log_probs=[-1.0, -1.0],
+                rollout_id=number,
+                group_index=number // 2,
+                tokens=[1] * (3 + number + at),
+                response_length=2,
+                loss_mask=[1, 1],
+                reward=float(number),
+                rollout_log_probs=[-1.0, -1.0],
             )
             for at in range(count)
         ]
         for number, count in enumerate(counts)
-    ]  # fmt: skip
+    ]
     return [entries[at : at + 2] for at in range(0, len(entries), 2)]
 
 

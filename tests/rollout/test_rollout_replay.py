@@ -20,9 +20,11 @@ from tests.conftest import flat
 
 REPLAY = FakeReplay()
 ARGS: dict[str, Any] = {
-    "use_rollout_routing_replay": True, "num_layers": REPLAY.layers, "moe_router_topk": REPLAY.choices,
+    "use_rollout_routing_replay": True,
+    "num_layers": REPLAY.layers,
+    "moe_router_topk": REPLAY.choices,
     "rollout_top_p": 0.9,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -98,8 +100,9 @@ def test_a_turn_cut_by_a_weight_update_is_aligned_piece_by_piece(engine, run_rol
     ((sample,),) = output.samples
     assert faults(output) == [] and sum(sample.loss_mask) == sample.response_length > 3
     assert [request.json["routed_experts_start_len"] for request in engine.requests] == [
-        0, *[len(engine.requests[0].input_ids) + 2] * 2
-    ]  # fmt: skip
+        0,
+        *[len(engine.requests[0].input_ids) + 2] * 2,
+    ]
     assert sample.weight_versions == ["2", "3"], "the second abort came before any token"
 
 

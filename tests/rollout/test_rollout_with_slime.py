@@ -34,11 +34,20 @@ pytestmark = pytest.mark.needs_slime
 
 # What slime's manager reads beside the arguments that a rollout function honours, with slime's defaults.
 MANAGER_ARGS: dict[str, Any] = {
-    "use_fault_tolerance": False, "load_debug_rollout_data": None, "log_reward_category": None,
-    "custom_rollout_log_function_path": None, "custom_eval_rollout_log_function_path": None,
-    "wandb_always_use_train_step": False, "use_wandb": False, "use_tensorboard": False, "micro_batch_size": None,
-    "use_dynamic_batch_size": True, "max_tokens_per_gpu": 64, "balance_by_flops": False, "balance_data": False,
-}  # fmt: skip
+    "use_fault_tolerance": False,
+    "load_debug_rollout_data": None,
+    "log_reward_category": None,
+    "custom_rollout_log_function_path": None,
+    "custom_eval_rollout_log_function_path": None,
+    "wandb_always_use_train_step": False,
+    "use_wandb": False,
+    "use_tensorboard": False,
+    "micro_batch_size": None,
+    "use_dynamic_batch_size": True,
+    "max_tokens_per_gpu": 64,
+    "balance_by_flops": False,
+    "balance_data": False,
+}
 PARALLEL = {"dp_size": 2, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
 
 
@@ -161,11 +170,15 @@ def test_without_fan_out_normalising_is_slimes_to_the_last_bit(managed):
         args.n_samples_per_prompt, args.rollout_batch_size = size, groups
         samples = [
             types.Sample(
-                index=at, rollout_id=at, group_index=at // size, loss_mask=[1], response_length=1,
+                index=at,
+                rollout_id=at,
+                group_index=at // size,
+                loss_mask=[1],
+                response_length=1,
                 reward=rng.choice([0.0, 1.0, rng.gauss(0, 3)]),
             )
             for at in range(size * groups)
-        ]  # fmt: skip
+        ]
         assert normalize_rewards(args, samples) == manager._post_process_rewards(samples)
 
 

@@ -144,9 +144,18 @@ def test_anything_becomes_json() -> None:
     for _ in range(1000):
         deep = [deep]
     value = {
-        1: (1, {2}), "big": 1 << 80, "lone": "\udc80", "when": datetime.date(2024, 1, 2), "colour": Colour.RED,
-        "loud": Loud(), "self": held, "deep": deep, "array": np.arange(3), "number": np.float32(0.5), "nan": float("nan"),
-    }  # fmt: skip
+        1: (1, {2}),
+        "big": 1 << 80,
+        "lone": "\udc80",
+        "when": datetime.date(2024, 1, 2),
+        "colour": Colour.RED,
+        "loud": Loud(),
+        "self": held,
+        "deep": deep,
+        "array": np.arange(3),
+        "number": np.float32(0.5),
+        "nan": float("nan"),
+    }
     again = orjson.loads(orjson.dumps({"execution": {"task": blot(value, "task", Counter())}}))["execution"]["task"]
     assert again["1"] == [1, [2]] and again["big"] == str(1 << 80) and again["lone"] == "\\udc80"
     assert (again["when"], again["colour"], again["loud"]) == ("2024-01-02", "red", "<Loud>")
