@@ -1,4 +1,4 @@
-"""A coding agent: it mends a small repository until its tests pass, with a scout to help and a memory that is compacted.
+"""A coding agent: fixes a small repository until its tests pass, with a scout subagent and compaction of its memory.
 
 Written with the anthropic client, as coding agents are. It knows nothing of slime or slime_agl.
 """

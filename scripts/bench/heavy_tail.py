@@ -1,12 +1,13 @@
 #!/usr/bin/env python
-"""Wall time a step with agents of heavy-tailed duration: synchronous, partial and asynchronous, and slime's own loops.
+"""Wall time per step with heavy-tailed agents: synchronous, partial and asynchronous, and slime's own loops.
 
     python scripts/bench/heavy_tail.py                      # every policy, each in a process of its own
     PYTHONPATH=/path/to/slime python scripts/bench/heavy_tail.py   # with slime's own loops, unmodified
 
-An execution asks the engine, works for a lognormal time that its index decides, and asks again; the engine is scripted
-and answers at once. `train.py` trains and updates weights between the calls, `train_async.py` trains during the next call.
-All policies have as many slots for executions. A group's age is the number of steps from its start to its delivery.
+An execution calls the engine, works for a lognormal time determined by its index, and calls it again; the engine is
+scripted and answers at once. `train.py` trains and updates weights between calls, `train_async.py` trains during the
+next call. All policies have the same number of execution slots. A group's age is the number of steps from its start to
+its delivery.
 """
 
 from __future__ import annotations
@@ -212,8 +213,9 @@ COLUMNS = {"s/step": 2, "x sync": 2, "worst": 2, "age": 2, "oldest": 0, "started
 def report(options: argparse.Namespace) -> None:
     mean = options.median * math.exp(options.sigma**2 / 2)
     print(
-        f"{options.steps} steps of {options.batch} groups x {options.samples}, lognormal work (median {options.median} s, "
-        f"sigma {options.sigma}, mean {mean:.2f} s), {options.batch * options.samples} slots, training {options.train} s\n"
+        f"{options.steps} steps of {options.batch} groups x {options.samples}, "
+        f"lognormal work (median {options.median} s, sigma {options.sigma}, mean {mean:.2f} s), "
+        f"{options.batch * options.samples} slots, training {options.train} s\n"
     )
     print(_row("policy", "driver", list(COLUMNS), options.markdown))
     if options.markdown:

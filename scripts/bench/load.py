@@ -114,7 +114,8 @@ class Load:
 
     @staticmethod
     def _head(path: str) -> bytes:
-        return f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer dummy\r\nContent-Type: application/json\r\n".encode()
+        headers = "Host: 127.0.0.1\r\nAuthorization: Bearer dummy\r\nContent-Type: application/json\r\n"
+        return f"POST {path} HTTP/1.1\r\n{headers}".encode()
 
     async def _ask(self, connection: Connection, head: bytes, body: bytes) -> bytes | None:
         """The answer's body, None for an error."""

@@ -80,9 +80,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     print(table(found, markdown=options.markdown))
     if broken := complaints(found, options.seed):
         print(broken)
-    print(
-        f"{'a promise is broken' if broken else 'every promise held'}; {time.monotonic() - began:.0f} s, seed {options.seed}"
-    )
+    verdict = "a promise is broken" if broken else "every promise held"
+    print(f"{verdict}; {time.monotonic() - began:.0f} s, seed {options.seed}")
     return 1 if broken else 0
 
 

@@ -70,7 +70,7 @@ class Book:
         return book
 
     def check(self, sample: Plain) -> tuple[int, list[str]]:
-        """Trained tokens of a sample, and for each that is wrong what is wrong with it."""
+        """Count the trained tokens of a sample and describe each wrong one."""
         start = len(sample.tokens) - len(sample.mask)
         faults: list[str] = []
         at = trained = 0
@@ -90,7 +90,7 @@ class Book:
         return trained, faults
 
     def _find(self, sample: Plain, place: int) -> Answer | None:
-        """The answer to exactly the tokens before `place` whose output follows; one that has not trained, if there is."""
+        """Return the answer to exactly the tokens before `place` whose output follows; untrained ones first."""
         known = self.answers.get(tuple(sample.tokens[:place]), ())
         fits = [one for one in known if sample.tokens[place : place + len(one.output)] == one.output]
         return min(fits, key=lambda one: (one.trained, -len(one.output)), default=None)

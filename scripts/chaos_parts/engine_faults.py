@@ -23,7 +23,7 @@ END = b"0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """make: what goes over the wire. lie: the answer must not train. times: tries that meet it. waits: costs a time-out."""
+    """make: the bytes to send. lie: the answer must not train. times: tries affected. waits: costs a time-out."""
 
     name: str
     make: Callable[[Truth, Any], Iterable[Op]]

@@ -1,7 +1,7 @@
-"""Part `kills`: the driver is killed at random moments and started again; over its life each prompt trains exactly once.
+"""Part `kills`: kill the driver at random moments and restart it; over its life each prompt trains exactly once.
 
-Weights are a list of what they were trained on, and slime's order of calls is kept: generate, train, save the weights,
-save the data source. What was trained after the last saved weights is gone with them, and has to come again.
+The weights are a list of what they were trained on. Calls come in slime's order: generate, train, save the weights,
+save the data source. Training since the last saved weights is lost with them and has to be repeated.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _args(setting: Setting, folder: Path, engine: str, mode: str) -> Any:
 
 
 def _life(args: Any, mode: str, folder: Path, kill_at: float | None) -> int:
-    """One process of the driver: the signal that ended it, or minus its exit status. kill_at: seconds from its start."""
+    """Run one driver process. Returns the signal that ended it, or minus its status. kill_at: seconds from start."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

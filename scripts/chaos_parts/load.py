@@ -54,7 +54,7 @@ seen = Seen()
 
 
 def mark(task: Any, endpoint: str) -> str:
-    """What tells the engine who asks: the fault wanted, the execution, and the row. The endpoint's path names the attempt."""
+    """Tell the engine who asks: the fault wanted, the execution and the row. The endpoint's path names the attempt."""
     _, _, tail = endpoint.partition("/rollout/")
     rollout, _, rest = tail.partition("/attempt/")
     return f"[[{task.get('kind', '')}|{rollout}|{rest.partition('/')[0]}|{task['prompt']}]]"
@@ -110,7 +110,7 @@ class OneByOne(ListDataSource):
 
 
 class Drive:
-    """slime's side of a run in this process: steps, and what they delivered. A context manager; `close` balances the books."""
+    """slime's side of a run, in this process: steps and what they delivered. `close` compares it with the records."""
 
     def __init__(
         self,

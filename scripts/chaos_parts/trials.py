@@ -1,4 +1,4 @@
-"""Trials, each in a fork of this process with a deadline: what hangs, exits or crashes there is a finding, not our end."""
+"""Trials, each in a fork with a deadline: a hang, exit or crash there is a finding and does not end this process."""
 
 from __future__ import annotations
 

@@ -44,8 +44,9 @@ def show(outcomes: Outcomes, *, name_cases: bool) -> int:
         for template, name, case in lost:
             print(f"lost: {template.name} [{name}] {case}")
     cases = {(template.name, name, case.partition(" #")[0]) for template, name, case in lost}
+    templates = {name for name, *_ in cases}
     print(
-        f"\n{len(lost)} continuations lost words of the new messages: {len(cases)} kinds of {len({n for n, *_ in cases})} templates"
+        f"\n{len(lost)} continuations lost words of the new messages: {len(cases)} kinds of {len(templates)} templates"
     )
     return 1 if lost else 0
 

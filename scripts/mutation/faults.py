@@ -36,7 +36,10 @@ CONVERSATION, SESSIONS, ANSWER = (
     "slime_agl/engine/answer.py",
 )
 SAMPLE_DONE = "            samples.append(sample)\n"
-GLUE = "            if at > first:\n                sample.append_response_tokens(args, tokens=turn.new_ids, trainable=False)\n"
+GLUE = (
+    "            if at > first:\n"
+    "                sample.append_response_tokens(args, tokens=turn.new_ids, trainable=False)\n"
+)
 
 FAULTS: dict[str, Fault] = {
     # what the engine is shown
@@ -49,7 +52,10 @@ FAULTS: dict[str, Fault] = {
     "output is encoded again": Fault(
         TURNS,
         "            parts=tuple(draft.parts),\n",
-        "            parts=tuple(replace(p, ids=array('i', self._renderer.encode(self._renderer.decode(p.ids)))) for p in draft.parts),\n",
+        "            parts=tuple(\n"
+        "                replace(p, ids=array('i', self._renderer.encode(self._renderer.decode(p.ids))))\n"
+        "                for p in draft.parts\n"
+        "            ),\n",
         NOT_CANONICAL,
     ),
     "parallel results swapped": Fault(
@@ -69,7 +75,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "changed tools are no fork": Fault(
         CONVERSATION,
-        "for root in self.roots if root.tools == tools and root.kwargs == kwargs]\n        while stack:\n            node, at = stack.pop()\n            end",
+        "for root in self.roots if root.tools == tools and root.kwargs == kwargs]\n"
+        "        while stack:\n            node, at = stack.pop()\n            end",
         "for root in self.roots]\n        while stack:\n            node, at = stack.pop()\n            end",
         "tests/gateway/test_gateway_chat.py::test_changed_tools_are_a_new_segment",
     ),
@@ -154,7 +161,8 @@ FAULTS: dict[str, Fault] = {
         "slime_agl/rollout/executions.py",
         "        entries = list(await asyncio.gather(*tasks))\n",
         "        entries = list(await asyncio.gather(*tasks))\n"
-        "        for entry, reward in zip(entries, [e.samples[0].reward for e in entries[1:] + entries[:1]], strict=True):\n"
+        "        rewards = [e.samples[0].reward for e in entries[1:] + entries[:1]]\n"
+        "        for entry, reward in zip(entries, rewards, strict=True):\n"
         "            for sample in entry.samples:\n"
         "                sample.reward = reward\n",
         OWN_REWARD,

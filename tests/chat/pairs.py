@@ -21,7 +21,10 @@ from slime_agl.chat.template.renderer import Renderer, load_tokenizer, stop_ids_
 
 THINK = ["<think>", "</think>"]
 CALL = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-GPT4 = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+GPT4 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN = GPT4.replace(r"\p{N}{1,3}", r"\p{N}")
 
 

@@ -89,7 +89,7 @@ def test_sglangs_parsers_read_what_models_write_behind_the_same_guards(start: st
 
 
 def outcomes(start: str, calls: str | None, reasoning: str | None) -> dict[str, str]:
-    """What is not read as expected, by fixture. Asserts that a fixture without a call gives none, and that no cut does."""
+    """Return misread fixtures. Asserts that a fixture without a call yields none, and that no truncation does."""
     renderer = renderer_of("qwen3")
     parser = ReplyParser(renderer, tool_call_parser=calls, reasoning_parser=reasoning)
     known = {"tool_calls": calls, "reasoning": reasoning}

@@ -197,7 +197,8 @@ def test_calls_that_are_not_written_are_named(tokenizer_for: MakeRenderer) -> No
 
 def test_a_tool_list_and_images_that_are_shown_are_not_named(tokenizer_for: MakeRenderer) -> None:
     template = (
-        "{{ (tools or []) | tojson }}{% for m in messages %}{{ '<' + m.role + '>' }}{% if m.content is string %}{{ m.content }}"
+        "{{ (tools or []) | tojson }}{% for m in messages %}{{ '<' + m.role + '>' }}"
+        "{% if m.content is string %}{{ m.content }}"
         "{% else %}{% for p in m.content %}{{ p.text if p.type == 'text' else '<other>' }}{% endfor %}{% endif %}"
         "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{{ '<end>' }}{% endfor %}"
     )

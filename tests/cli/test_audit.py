@@ -16,7 +16,8 @@ REFUSES_SYSTEMS = (
     "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system comes first') }}"
     "{% endif %}{{ '<|im_start|>' + m.role + '\\n' }}"
     "{% if m.reasoning_content and (loop.last or keep_thinking) %}<think>{{ m.reasoning_content }}</think>{% endif %}"
-    "{{ m.content + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    "{{ m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
 
@@ -74,7 +75,8 @@ def test_json_says_all(model: Path) -> None:
 def test_a_parser_that_does_not_read_the_template_is_named(model: Path, tmp_path: Path) -> None:
     template = (
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}{% for c in m.tool_calls or [] %}"
-        "{{ 'CALL ' + c.function.name + ' ' + (c.function.arguments | tojson) }}{% endfor %}{{ '<|im_end|>' }}{% endfor %}"
+        "{{ 'CALL ' + c.function.name + ' ' + (c.function.arguments | tojson) }}{% endfor %}"
+        "{{ '<|im_end|>' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
     )
     (tmp_path / "calls.jinja").write_text(template)

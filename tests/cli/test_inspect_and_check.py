@@ -137,7 +137,8 @@ def test_a_trainable_agent_passes(tmp_path):
 def test_an_agent_that_breaks_fails_with_its_traceback(tmp_path):
     pytest.importorskip("sglang_router")
     (tmp_path / "broken.py").write_text(
-        "import agentlightning as agl\n@agl.rollout\nasync def agent(task, llm):\n    raise RuntimeError('the tool broke')\n"
+        "import agentlightning as agl\n@agl.rollout\nasync def agent(task, llm):\n"
+        "    raise RuntimeError('the tool broke')\n"
     )
     done = check(tmp_path, "--agent", "broken.agent", "--say", "three")
     assert done.returncode == 1, done.stderr

@@ -17,7 +17,10 @@ from slime_agl.rollout import shutdown
 from slime_agl.testing.tokenizer import save_tiny_checkpoint
 from tests.report.made import TEXTS, made
 
-EVIL = "from pathlib import Path\nPath({ran!r}).touch()\nasync def agent(task, llm): return 1.0\ndef reward(*_): return 1.0\n"
+EVIL = (
+    "from pathlib import Path\nPath({ran!r}).touch()\n"
+    "async def agent(task, llm): return 1.0\ndef reward(*_): return 1.0\n"
+)
 AGENTS = "tests.cli.rerun_agents."
 
 

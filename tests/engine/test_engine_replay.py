@@ -108,7 +108,7 @@ async def test_without_replay_nothing_is_probed(fake_sglang, connect):
 
 
 async def test_behind_the_real_router_sessions_go_to_their_workers_and_survive_one(connect, tmp_path, caplog):
-    """The stock router drops the fields; a dead worker's sessions move, the others stay, and aborts go to one worker."""
+    """The stock router drops the fields; a dead worker's sessions move, others stay; an abort goes to one worker."""
     pytest.importorskip("sglang_router", reason="the router's wheel is not installed")
     with ExitStack() as stack:
         fakes = [stack.enter_context(FakeSGLang(default="hello", replay=FAKE)) for _ in range(3)]

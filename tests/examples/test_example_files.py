@@ -103,7 +103,8 @@ from importlib.util import find_spec
 from unittest.mock import MagicMock
 
 missing = {name for name in ("sglang", "sglang_router", "httpx", "wandb", "ray") if find_spec(name) is None}
-for name in ("sglang", "sglang.srt", "sglang.srt.server_args", "sglang_router", "sglang_router.launch_router", "httpx", "wandb", "ray"):
+inner = ("sglang.srt", "sglang.srt.server_args", "sglang_router.launch_router")
+for name in ("sglang", "sglang_router", *inner, "httpx", "wandb", "ray"):
     if name.partition(".")[0] in missing:
         sys.modules[name] = MagicMock()
 from slime.utils.arguments import get_slime_extra_args_provider
@@ -116,7 +117,7 @@ print(*(option for action in parser._actions for option in action.option_strings
 
 @pytest.fixture(scope="module")
 def known_flags(slime_dir: Path) -> set[str]:
-    """The flags of slime's own parser, and those of Megatron, SGLang and the router that slime's scripts and pages name."""
+    """Flags of slime's own parser, and of Megatron, SGLang and the router as slime's scripts and docs name them."""
     done = subprocess.run([sys.executable, "-c", PRINT_FLAGS], capture_output=True, text=True, timeout=120)
     if "ModuleNotFoundError" in done.stderr:
         pytest.skip(f"slime's parser needs more packages: {done.stderr.splitlines()[-1]}")

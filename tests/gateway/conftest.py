@@ -64,7 +64,7 @@ class Proof:
 
 
 def oddly(text: str, tokenizer: Any) -> list[int]:
-    """Ids of an answer sampled a character at a time, as no tokenizer would encode it: whoever encodes it again is found out."""
+    """Ids of an answer sampled one character per token: no tokenizer encodes it so, which exposes re-encoding."""
     pieces = re.split(r"(</?(?:tool_call|think)>)", text)
     ids: list[int] = []
     for piece in pieces:

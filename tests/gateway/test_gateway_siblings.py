@@ -26,7 +26,7 @@ def spellings(fake: Any, text: str) -> list[list[int]]:
 
 @pytest.fixture
 def equal(fake_sglang: Any) -> Any:
-    """Script three answers that say the same in different tokens, with the given beginnings; then "done" without end."""
+    """Script three answers of equal text but different tokens, with the given beginnings, then endless "done"."""
 
     def script(text: str = "the one and the other", heads: tuple[str, ...] = ("", "", "")) -> None:
         ways = spellings(fake_sglang, text)

@@ -49,7 +49,10 @@ def main() -> int:
     return bool(total.faults)
 
 
-HEAD = f"{'family':22}{'programs':>9}{'calls':>8}{'refused':>8}{'turns':>8}{'sampled':>9}{'trained':>9}{'samples':>8}{'wrong':>6}  forks"
+HEAD = (
+    f"{'family':22}{'programs':>9}{'calls':>8}{'refused':>8}{'turns':>8}{'sampled':>9}{'trained':>9}{'samples':>8}"
+    f"{'wrong':>6}  forks"
+)
 
 
 def line(name: str, found: Findings) -> str:

@@ -1,4 +1,4 @@
-"""What must be true of an attempt's finished Samples, by the engine's record and the agent's memory alone."""
+"""Check an attempt's finished Samples against nothing but the engine's record and the agent's memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.oracle.engine import Answered, OracleEngine
 from tests.oracle.programs import Made, Program
 from tests.oracle.sayings import TAG
 
-# Reasons for a new root where an agent simply goes on: what its template allows, and what a text leaves out.
+# Legitimate fork reasons for an unedited continuation: the template's, and text that drops the ending.
 ALLOWED = (
     "unproven",
     "sentinel_lost",
@@ -28,7 +28,7 @@ ALLOWED = (
 
 @dataclass(slots=True)
 class Findings:
-    """faults: what is wrong, in words. The rest is counted for the table."""
+    """faults: descriptions of what is wrong. The other fields are counts for the table."""
 
     faults: list[str] = field(default_factory=list)
     programs: int = 0
@@ -48,7 +48,7 @@ class Findings:
 
 
 class Record:
-    """The engine's answers, by program; taken when nothing is in flight."""
+    """The engine's answers by program, taken while nothing is in flight."""
 
     def __init__(self, engine: OracleEngine) -> None:
         self.engine = engine
@@ -64,7 +64,7 @@ def check(
     untrained: Counter[str] | None = None,
     forks: Counter[str] | None = None,
 ) -> Findings:
-    """Judge one attempt. untrained, forks: the product's counts by reason, None where only their sum over many is told."""
+    """Judge one attempt. untrained, forks: the product's counts by reason; None if only totals over many are known."""
     samples = list(samples)
     answers = record.of[program.number]
     found = Findings(program.faults[:], 1, len(program.made), sum(made.status == 400 for made in program.made))
@@ -85,13 +85,12 @@ def check(
 
 
 def _check_sample(engine: OracleEngine, program: int, sample: Any, trained: Counter[int]) -> list[str]:
-    """Every trained token by its logprob: who sampled it, after what, and beside what."""
+    """Identify every trained token by its logprob: who sampled it, after which tokens, in which answer."""
     faults: list[str] = []
     start, versions = len(sample.tokens) - sample.response_length, []
     if not len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length:
-        return [
-            f"{len(sample.loss_mask)} masks and {len(sample.rollout_log_probs)} logprobs, {sample.response_length} tokens"
-        ]
+        masks, logprobs = len(sample.loss_mask), len(sample.rollout_log_probs)
+        return [f"{masks} masks and {logprobs} logprobs, {sample.response_length} tokens"]
     at = 0
     while at < sample.response_length:
         if not sample.loss_mask[at]:
@@ -123,7 +122,7 @@ def _check_sample(engine: OracleEngine, program: int, sample: Any, trained: Coun
 
 
 def _check_fates(program: Program, answers: list[Answered], trained: Counter[int]) -> list[str]:
-    """What an agent was told trains; what nobody was told does not."""
+    """Replies that an agent received train; all others do not."""
     faults: list[str] = []
     told = {plan.word for made in program.made if made.status == 200 for plan in made.plans}
     for answer in answers:
@@ -136,7 +135,7 @@ def _check_fates(program: Program, answers: list[Answered], trained: Counter[int
 
 
 def _check_prompts(program: Program, answers: list[Answered], forks: Counter[str] | None) -> list[str]:
-    """What the engine was shown for each call: all that the agent said, in its order, after what it goes on from."""
+    """The engine's prompt for each call: all the agent's messages, in order, after the tokens it continues."""
     faults: list[str] = []
     by_word: dict[str, list[Answered]] = defaultdict(list)
     for answer in answers:
@@ -172,7 +171,7 @@ def _check_prompt(made: Made, parts: list[Answered]) -> list[str]:
 
 
 def _starts_anew(made: Made, by_word: dict[str, list[Answered]], first: Answered) -> bool:
-    """Whether a call that goes on from a reply as it was given does not extend the tokens of that reply."""
+    """True if a call that continues an unedited reply fails to extend that reply's tokens."""
     parent = by_word.get(made.parent)
     if not parent or not made.plain or (isinstance(made.dialect, Texts) and not isinstance(made.exact, tuple)):
         return False

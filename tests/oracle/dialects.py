@@ -25,7 +25,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the agent got. items: what it adds to its history. calls: ids of tool calls. seen: all it was told, as text."""
+    """The agent's reply. items: additions to its history. calls: tool-call ids. seen: all the text it received."""
 
     id: str
     items: list[Item]

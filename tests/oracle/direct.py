@@ -1,4 +1,4 @@
-"""Programs on sessions of a gateway: HTTP, turns, ledger and Samples are the product's own, only slime's loop is not there."""
+"""Run programs on gateway sessions: the product's own HTTP, turns, ledger and Samples, without slime's loop."""
 
 from __future__ import annotations
 

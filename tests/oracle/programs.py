@@ -62,10 +62,10 @@ class Held:
 
 @dataclass(slots=True)
 class Made:
-    """A call the agent made. tags: those that its messages hold, in order. exact: the prompt, where the agent made it.
+    """A call the agent made. tags: those in its messages, in order. exact: the prompt, where the agent wrote it itself.
 
-    parent: the word of the reply it goes on from, '' when it starts anew. plain: nothing about that reply is odd.
-    status: what the gateway answered, None when the agent did not wait. tries: retries so far. heard: the words of the replies.
+    parent: the word of the reply it continues, '' for a new conversation. plain: that reply is unmodified.
+    status: the gateway's status, None if the agent did not wait. tries: retries so far. heard: the replies' words.
     """
 
     key: Key

@@ -70,7 +70,7 @@ class Trainer:
         self._loss, self._schedule, self._convert, self._torch = loss, schedule, convert, torch
 
     def train_data(self, args: Namespace, samples: list[Any], post_process: Any) -> dict[str, Any]:
-        """`RolloutManager._convert_samples_to_train_data`. post_process: what --custom-reward-post-process-path names."""
+        """`RolloutManager._convert_samples_to_train_data`. post_process: as --custom-reward-post-process-path."""
         manager = types.SimpleNamespace(
             args=args,
             custom_convert_samples_to_train_data_func=None,

@@ -74,7 +74,7 @@ async def graded(args: Any, samples: Any, **_: Any) -> list[float]:
 
 @pytest.fixture
 def samples(fake_sglang: Any, run_rollout: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """`samples(feature, estimator)`: two groups of four executions that have the feature, as `generate` returns them."""
+    """`samples(feature, estimator)`: two groups of four executions with the feature, as returned by `generate`."""
 
     def make(feature: str, estimator: str = "grpo", **more: Any) -> list[Any]:
         monkeypatch.setattr(f"{__name__}.COUNT", itertools.count())

@@ -24,7 +24,7 @@ def client(llm: Any) -> openai.AsyncOpenAI:
 
 @agl.rollout
 async def moody(task: Any, llm: Any) -> float:
-    """Asks once, then does what the prompt says at this try: r(aise), h(ang), e(ngine error), anything else ends well."""
+    """Call once, then follow the prompt's letter for this try: r(aise), h(ang), e(ngine error); others end well."""
     prompt = task["prompt"]
     mood = prompt[min(TRIES[prompt], len(prompt) - 1)]
     TRIES[prompt] += 1

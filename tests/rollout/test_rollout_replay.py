@@ -1,4 +1,4 @@
-"""Replay data from the engine to slime's Sample: every trained token has the experts and the set it was sampled with."""
+"""Replay data from the engine to slime's Sample: each trained token keeps its routed experts and top-p set."""
 
 from __future__ import annotations
 

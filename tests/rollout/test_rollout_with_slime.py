@@ -1,4 +1,4 @@
-"""`generate` under slime's own manager: what it returns is checked, flattened, dumped, logged and split by slime itself.
+"""`generate` under slime's own manager: slime itself checks, flattens, dumps, logs and splits the result.
 
 Skipped where slime's checkout is not on PYTHONPATH; slime's manager also needs ray.
 """
@@ -201,7 +201,7 @@ def test_slime_takes_a_placeholder_and_no_baseline_counts_it(fake_sglang, manage
 
 
 def test_what_slime_trains_on_after_a_fan_out_is_normalised_by_group(fake_sglang, managed):
-    """Two rows, two executions each: one of three Samples, one of one; every group's rewards are equal, so all are 0."""
+    """Two rows, two executions each, of three Samples and of one; equal rewards per group normalise to 0."""
     fake_sglang.answer_with(lambda request: "ok")
     slime = managed(does_as_told, ["abc", "d"])
     data = slime.manager._convert_samples_to_train_data(flat(slime.manager._get_rollout_data(0)[0]))

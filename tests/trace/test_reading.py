@@ -1,4 +1,4 @@
-"""A record from anywhere: what does not belong in it is named and skipped, and nothing in it exhausts or hangs a reader."""
+"""Untrusted records: invalid content is named and skipped; nothing in a record exhausts or hangs the reader."""
 
 from __future__ import annotations
 
