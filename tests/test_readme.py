@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slime_agl.cli import estimators
 from slime_agl.cli.main import main
 from slime_agl.cli.reference import reference
 from slime_agl.config import table
+from slime_agl.preflight import estimators
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from typing import TYPE_CHECKING
 
 import click
 
-from slime_agl.cli.address import require_bindable
 from slime_agl.cli.waiting import waiting
+
+if TYPE_CHECKING:
+    from slime_agl.local.engine.server import EngineServer
 
 
 @click.command()
@@ -22,28 +25,29 @@ from slime_agl.cli.waiting import waiting
     show_default=True,
     help="Port to bind; 0 takes a free one.",
 )
-@click.option("--max-running", metavar="N", default=16, show_default=True, help="Most requests decoded together.")
-@click.option("--seed", metavar="N", default=0, show_default=True, help="Seed for requests that bring none.")
+@click.option("--max-running", metavar="N", default=16, show_default=True, help="Maximum requests decoded together.")
+@click.option("--seed", metavar="N", default=0, show_default=True, help="Seed for requests without one.")
 @click.option("--threads", metavar="N", default=None, type=int, help="CPU threads; half the cores by default.")
 def engine(model: str, host: str, port: int, max_running: int, seed: int, threads: int | None) -> None:
     """Serve a model on the CPU with SGLang's /generate and control endpoints.
 
-    Prints its address when it is ready, and serves until Ctrl-C.
+    Prints its address when ready, and serves until Ctrl-C.
     """
-    # Imported here: torch takes seconds, which `slime-agl --help` need not wait for.
+    # Imported late: torch takes seconds, and `slime-agl --help` should not.
     with waiting(f"loading {model}"):
         from slime_agl.local.engine.model import use_threads
         from slime_agl.local.engine.server import EngineServer
         from slime_agl.local.engine.transformers_backend import load_backend
+        from slime_agl.preflight.address import require_bindable
 
-        # Found out before the model is loaded, which takes long.
+        # Loading the model is slow: check the port first.
         require_bindable(host, port, "give a free port with --port, or 0 to take any")
         use_threads(threads)
         server = EngineServer(load_backend(model, max_running=max_running, seed=seed), host, port, name=model)
     asyncio.run(_serve(server))
 
 
-async def _serve(server: object) -> None:
+async def _serve(server: EngineServer) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

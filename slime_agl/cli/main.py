@@ -9,23 +9,23 @@ import sys
 import click
 
 from slime_agl import __version__
-from slime_agl.cli.audit import audit
-from slime_agl.cli.check import check
-from slime_agl.cli.demo import demo
-from slime_agl.cli.doctor import doctor
+from slime_agl.cli.audit.command import audit
+from slime_agl.cli.check.command import check
+from slime_agl.cli.demo.command import demo
+from slime_agl.cli.doctor.command import doctor
 from slime_agl.cli.engine import engine
-from slime_agl.cli.inspect import inspect
-from slime_agl.cli.rerun import rerun
-from slime_agl.cli.train_demo import train_demo
+from slime_agl.cli.inspect.command import inspect
+from slime_agl.cli.rerun.command import rerun
+from slime_agl.cli.train_demo.command import train_demo
 from slime_agl.cli.visible import echo, make_log_visible
 from slime_agl.errors import SlimeAglError
 
 LOCAL_EXTRA = "the local engine and the demos need: pip install -e '.[local]', in the clone of slime_agl"
-INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
+INTERRUPTED = 130  # as shells report a program ended by Ctrl-C
 
 
 class _Commands(click.Group):
-    """Errors that a person can mend end in one line and status 2, Ctrl-C in status 130, neither in a traceback."""
+    """Ends user errors with one line and status 2, and Ctrl-C with status 130, never with a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -34,7 +34,7 @@ class _Commands(click.Group):
             echo(f"slime-agl: {error.boundary}: {error}", fg="red")
             sys.exit(2)
         except ModuleNotFoundError as error:
-            # An extra that was left out; what an agent's module lacks is a ConfigError.
+            # A missing extra; a package missing in an agent's module is a ConfigError.
             missing = (error.name or str(error)).partition(".")[0]
             if missing == "slime_agl":
                 raise
@@ -46,7 +46,7 @@ class _Commands(click.Group):
 
 
 def _renamed(command: click.Command) -> click.Command:
-    """Return a hidden copy of a command for its former name, kept for one version."""
+    """Copy a command, hidden, for its former name; kept for one version."""
     alias = copy.copy(command)
     alias.hidden = True
     return alias

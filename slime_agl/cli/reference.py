@@ -1,4 +1,4 @@
-"""The help of every command, as README.md shows it."""
+"""The help of every command, for README.md."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ WIDTH = 100
 
 
 def reference(group: click.Group) -> str:
-    """Markdown: what `--help` prints of the group, and below it, folded, of each of its commands.
+    """Return Markdown: the `--help` of the group, followed by that of each command, folded.
 
-    Always the same for the same commands: WIDTH columns wide and without colour, whatever the terminal.
+    Independent of the terminal: WIDTH columns, no colour.
     """
     root = click.Context(group, info_name="slime-agl", terminal_width=WIDTH, color=False, **group.context_settings)
     parts = [_block(root)]

@@ -1,7 +1,7 @@
-"""Text of models, agents, records and logs, made safe to print: a terminal obeys control characters.
+"""Make untrusted text (from models, agents, records, logs) safe to print: terminals obey control characters.
 
-An escape sequence can write the clipboard, retitle the window or hide lines; a bidirectional override makes text read
-otherwise than it stands. Both are shown as escapes. Nor is such text ever read as markup of Rich's.
+An escape sequence can write the clipboard, retitle the window or hide lines; a bidirectional override reorders what is
+read. Both are printed as escapes, and Rich never parses such text as markup.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import orjson
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from slime_agl.record.run import Record
 
-# C0 but tab and newline, DEL and C1, surrogates, line and paragraph separators, all that formats and shows nothing
-# (bidirectional controls, tags, byte order marks) but the two joiners, which scripts and emoji need.
+# C0 except tab and newline, DEL and C1, surrogates, line and paragraph separators, and invisible format characters
+# (bidirectional controls, tags, byte order marks) except the two joiners, which scripts and emoji need.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -28,34 +28,34 @@ _UNSAFE = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text with everything that a terminal obeys written out, as `\\x1b` or `\\u202e`."""
-    return _UNSAFE.sub(_written_out, text)
+    """Escape everything that a terminal would obey, as `\\x1b` or `\\u202e`."""
+    return _UNSAFE.sub(_escape, text)
 
 
-def shown(text: Any, style: str = "") -> Text:
-    """The text for Rich, in which no markup is read."""
-    from rich.text import Text  # help and completion by Tab need not wait for it
+def safe_text(value: object, style: str = "") -> Text:
+    """Return the value as Rich text: escaped, and never parsed as markup."""
+    from rich.text import Text  # keeps help and Tab completion fast
 
-    return Text(visible(str(text)), style)
+    return Text(visible(str(value)), style)
 
 
-def json_line(value: Any, *, indent: bool = False) -> str:
-    """One line of JSON, or an indented object, in which no character is left that a terminal obeys."""
+def json_line(value: object, *, indent: bool = False) -> str:
+    """Serialize to one line of JSON, or an indented object, with terminal controls escaped."""
     options = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
     try:
         text = orjson.dumps(value, option=options).decode()
-    except TypeError:  # text that is no Unicode, numbers beyond 64 bits
+    except TypeError:  # invalid Unicode, or integers beyond 64 bits
         text = json.dumps(value, indent=2 if indent else None, default=str)
     return _UNSAFE.sub(_json_escape, text) + "\n"
 
 
-def echo(text: str, **how: Any) -> None:
-    """Print one message to stderr, in a style of click's."""
-    click.secho(visible(text), err=True, **how)
+def echo(text: str, *, fg: str | None = None) -> None:
+    """Print one message to stderr, in the given colour."""
+    click.secho(visible(text), err=True, fg=fg)
 
 
-def tell_what_was_skipped(record: Record) -> None:
-    """Say on stderr what of a record was not read."""
+def print_skipped(record: Record) -> None:
+    """Report on stderr the parts of a record that were not read."""
     for words in record.skipped:
         echo(f"{record.path}: {words}")
     if record.torn:
@@ -63,7 +63,7 @@ def tell_what_was_skipped(record: Record) -> None:
 
 
 def make_log_visible() -> None:
-    """Show log messages, which quote what agents raise, as `visible` does, where nobody has set up logging."""
+    """Escape log messages, which quote agents' errors, unless logging has been configured."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_VisibleFormatter())
 
@@ -73,7 +73,7 @@ class _VisibleFormatter(logging.Formatter):
         return visible(super().format(record))
 
 
-def _written_out(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 

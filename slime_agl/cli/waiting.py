@@ -1,4 +1,4 @@
-"""A sign of life while something long is under way."""
+"""A spinner for slow work."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 
 def waiting(words: str, *, quiet: bool = False) -> AbstractContextManager[object]:
-    """Turn a wheel with `words` on stderr, when that is a terminal."""
+    """Show a spinner with `words` on stderr, if that is a terminal."""
     if quiet:
         return nullcontext()
-    # Imported here: help and completion by Tab need not wait for it.
-    from rich.console import Console
+    from rich.console import Console  # keeps help and Tab completion fast
 
     return Console(stderr=True).status(words)

@@ -1,1 +1,1 @@
-"""A recorded run made readable: figures for the terminal, one self-contained HTML page."""
+"""A recorded run as figures, findings and one self-contained HTML page."""

@@ -1,4 +1,4 @@
-"""A recorded dry run judged: what holds, what does not, and what deserves a look."""
+"""Judge a recorded dry run: one finding per question, which passes, fails or deserves a look."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from slime_agl.report.summary import Row, row
 from slime_agl.trace.segments import account
 
 Verdict = Literal["pass", "look", "fail"]
-NO_CALL = "it ended without a call to its endpoint; its client's base_url must be llm.endpoint"
+NO_CALL = "it ended without calling its endpoint; its client's base_url must be llm.endpoint"
+COUNTED = {
+    "joined_retries": "requests were retries, which joined the call they repeat",
+    "ill_formed_replies": "replies had call syntax that did not parse",
+    "context_overflow": "requests were refused because the conversation was too long",
+    "sampling_overridden": "requests asked for other sampling parameters than the trainer's, which apply",
+    "constrained_turns": "turns were sampled under a grammar (`response_format`): their logprobs are not the policy's",
+    "dropped_calls": "calls outlived their abort",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One question and its answer. 'look' does not fail a check: it may be meant."""
+    """One question and its answer. 'look' does not fail a check: it may be intended."""
 
     name: str
     verdict: Verdict
@@ -29,7 +37,7 @@ class Finding:
 
 
 def judge(records: Sequence[Record]) -> list[Finding]:
-    """Everything that the record alone can tell of a dry run."""
+    """Answer every question that the record alone can."""
     pairs = [(record, execution) for record in records for execution in record.executions]
     try:
         rows = [row(record, execution) for record, execution in pairs]
@@ -58,7 +66,8 @@ def _all_ended_well(rows: list[Row], executions: list[RecordedExecution]) -> Fin
 
 
 def _every_token_is_accounted_for(executions: list[RecordedExecution]) -> Finding:
-    name, sampled, untrained = "each sampled token trains once, or says why not", 0, Counter()
+    name, sampled = "each sampled token trains once, or has a reason not to", 0
+    untrained: Counter[str] = Counter()
     for execution in executions:
         try:
             told = account(execution.ledger, execution.segments)
@@ -66,7 +75,7 @@ def _every_token_is_accounted_for(executions: list[RecordedExecution]) -> Findin
             return Finding(name, "fail", str(error))
         sampled += told.sampled
         untrained += told.untrained
-    reasons = ", ".join(f"{count} {reason}" for reason, count in untrained.items()) or "none without training"
+    reasons = ", ".join(f"{count} {reason}" for reason, count in untrained.items()) or "all of them train"
     return Finding(name, "pass", f"{sampled} sampled: {reasons}")
 
 
@@ -92,11 +101,8 @@ def _one_segment(rows: list[Row]) -> Finding:
     mean = sum(entry.segments for entry in rows) / max(1, len(rows))
     why = ", ".join(f"{reason} ×{count}" for reason, count in forks.items())
     verdict: Verdict = "look" if most > 1 else "pass"
-    return Finding(
-        "conversations stay whole",
-        verdict,
-        f"{mean:.2f} segments an execution, at most {most}" + (f"; forks: {why}" if why else ""),
-    )
+    words = f"{mean:.2f} segments per execution, at most {most}" + (f"; forks: {why}" if why else "")
+    return Finding("conversations stay whole", verdict, words)
 
 
 def _rewards_differ(rows: list[Row]) -> Finding:
@@ -111,23 +117,13 @@ def _rewards_differ(rows: list[Row]) -> Finding:
     several = [group for group in groups.values() if len(group) > 1]
     flat = sum(len(set(group)) == 1 for group in several)
     if several and flat == len(several):
-        return Finding(name, "look", f"{spread}; all {flat} groups have one reward each, from which nothing is learned")
-    return Finding(name, "pass", f"{spread}; {flat} of {len(several)} groups have one reward only")
+        return Finding(name, "look", f"{spread}; all {flat} groups have equal rewards, which teach nothing")
+    return Finding(name, "pass", f"{spread}; {flat} of {len(several)} groups have equal rewards")
 
 
 def _counted(rows: list[Row], executions: list[RecordedExecution]) -> Iterator[Finding]:
     counters = sum((Counter(execution.counters) for execution in executions), Counter())
-    for name, words in (
-        ("joined_retries", "requests were retries, which joined the call they repeat"),
-        ("ill_formed_replies", "replies held call syntax from which no call could be made"),
-        ("context_overflow", "requests were refused because the conversation had grown too long"),
-        ("sampling_overridden", "requests wished for other sampling parameters than the trainer's, which count"),
-        (
-            "constrained_turns",
-            "turns were sampled under a grammar (`response_format`), whose logprobs are not the policy's",
-        ),
-        ("dropped_calls", "calls did not end when they were aborted"),
-    ):
+    for name, words in COUNTED.items():
         if counters[name]:
             yield Finding(name.replace("_", " "), "look", f"{counters[name]} {words}")
     turns = max(1, sum(entry.turns for entry in rows))
@@ -138,7 +134,7 @@ def _counted(rows: list[Row], executions: list[RecordedExecution]) -> Iterator[F
     )
     agent = max(0.0, wall - engine - gateway)
     yield Finding(
-        "time a turn",
+        "time per turn",
         "pass",
         f"{1000 * wall / turns:.1f} ms: engine {1000 * engine / turns:.1f}, gateway {1000 * gateway / turns:.1f}, "
         f"agent {1000 * agent / turns:.1f}",

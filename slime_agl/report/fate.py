@@ -1,4 +1,4 @@
-"""What became of each token of a recorded execution."""
+"""Whether each token of a recorded execution trained, and why not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slime_agl.trace.turn import Turn
 
 @dataclass(frozen=True, slots=True)
 class TurnFate:
-    """turn: as recorded. trained: one 0 or 1 an output token. why: '' or why none of them trains."""
+    """trained: a 0 or 1 per output token. why: the reason if none trains, else ''."""
 
     turn: Turn
     trained: array
@@ -23,10 +23,10 @@ class TurnFate:
 
 
 def fates(execution: RecordedExecution) -> list[TurnFate]:
-    """The fate of every output token, turn by turn, as the masks of the recorded samples have it.
+    """Return the fate of every output token per turn, from the masks of the recorded Samples.
 
     Raises:
-        RecordError: a mask is not as long as the response of its segment.
+        RecordError: a mask and the response of its segment differ in length.
     """
     trained = {turn.index: array("b", bytes(turn.output_length)) for turn in execution.ledger.turns}
     parts = execution.segments
@@ -42,7 +42,7 @@ def fates(execution: RecordedExecution) -> list[TurnFate]:
 
 
 def untrained(execution: RecordedExecution) -> Counter[str]:
-    """Sampled tokens that do not train, by reason."""
+    """Count sampled tokens that do not train, by reason."""
     counts: Counter[str] = Counter()
     for fate in fates(execution):
         missing = len(fate.trained) - sum(fate.trained)

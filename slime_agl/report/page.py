@@ -1,10 +1,10 @@
-"""A recorded run as one self-contained HTML page: data, style and script in one file, nothing fetched."""
+"""Render a recorded run as one self-contained HTML page: data, style and script inline, nothing fetched."""
 
 from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ Pair = tuple[Record, RecordedExecution]
 
 
 def write_page(path: Path, pairs: Sequence[Pair], *, title: str) -> None:
-    """Write the page. Tokens travel as packed arrays and are drawn when an execution is opened.
+    """Write the page. Tokens are packed arrays, drawn when an execution is opened.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -35,8 +35,9 @@ def write_page(path: Path, pairs: Sequence[Pair], *, title: str) -> None:
 
 
 def render_page(pairs: Sequence[Pair], *, title: str) -> str:
-    environment = Environment(loader=PackageLoader("slime_agl.report", "assets"), autoescape=True)
-    assets = {name: environment.loader.get_source(environment, name)[0] for name in ("page.css", "page.js")}
+    loader = PackageLoader("slime_agl.report", "assets")
+    environment = Environment(loader=loader, autoescape=True)
+    assets = {name: loader.get_source(environment, name)[0] for name in ("page.css", "page.js")}
     return environment.get_template("page.html").render(
         title=title,
         version=__version__,
@@ -47,12 +48,12 @@ def render_page(pairs: Sequence[Pair], *, title: str) -> str:
 
 
 def _embedded(data: Any) -> str:
-    """JSON that may stand in a script element: no text in it can end the element."""
+    """JSON for a script element: no text in it can close the element."""
     return orjson.dumps(data, default=str, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c")
 
 
 def _data(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Token texts are shared by all executions: one table from place to bytes, ids by their place in it."""
+    """All executions share one table of token texts, and refer to its entries by position."""
     places: dict[tuple[int, bytes], int] = {}
     executions = []
     for record, execution in pairs:
@@ -86,7 +87,7 @@ def _execution(record: Record, execution: RecordedExecution, places: dict[tuple[
     }
 
 
-def _turn(execution: RecordedExecution, fate: TurnFate, placed: Any) -> dict[str, Any]:
+def _turn(execution: RecordedExecution, fate: TurnFate, placed: Callable[[Iterable[int]], str]) -> dict[str, Any]:
     turn = fate.turn
     return {
         "parent": turn.parent,
@@ -107,5 +108,5 @@ def _turn(execution: RecordedExecution, fate: TurnFate, placed: Any) -> dict[str
 
 
 def _packed(values: array) -> str:
-    """Little-endian, as browsers on every common machine read typed arrays."""
+    """Base64 of the native, little-endian bytes, which browsers read as typed arrays."""
     return base64.b64encode(values.tobytes()).decode("ascii")

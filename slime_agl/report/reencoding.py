@@ -1,4 +1,4 @@
-"""Whether a run could have shown an answer that was encoded again."""
+"""Detect whether a run could reveal an answer that was re-encoded."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Recode = Callable[[Sequence[int]], Sequence[int]]
 
 
 def look_at_re_encoding(executions: Sequence[RecordedExecution], recode: Recode) -> Finding:
-    """Say what the run proves of answers that later prompts hold: only ids that `recode` changes tell the two apart.
+    """Judge whether the run can prove that no answer was re-encoded: only ids that `recode` changes can.
 
-    recode: decodes ids and encodes the text again.
+    recode: decodes ids and re-encodes the text.
     """
     continued = [
         list(ledger.turns[index].output_ids())
@@ -24,12 +24,8 @@ def look_at_re_encoding(executions: Sequence[RecordedExecution], recode: Recode)
         for index in {turn.parent for turn in ledger.turns if turn.parent is not None}
     ]
     if not continued:
-        return Finding(
-            NAME,
-            "look",
-            "no turn went on from an earlier one, so no answer could have been encoded again; give it rows on which the "
-            "agent makes several turns",
-        )
+        words = "no turn went on from an earlier one, so no answer could have been encoded again"
+        return Finding(NAME, "look", f"{words}; give it rows on which the agent makes several turns")
     odd = sum(list(recode(ids)) != ids for ids in continued)
     if not odd:
         words = f"all {len(continued)} answers that a turn went on from are encoded as the tokenizer would"

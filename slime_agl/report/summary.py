@@ -1,9 +1,9 @@
-"""Figures of recorded executions, one row each."""
+"""Figures per recorded execution."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ class Row:
     """One execution in figures.
 
     name: Agent Lightning's rollout id. sampled, trained: output tokens; masked: those that do not train.
-    reward: None also of a failure whose Samples are removed from training, where it is but a placeholder.
+    reward: also None for a failure whose Samples are removed from training, where it is a placeholder.
     glue: tokens of prompts and results. logprob: mean over sampled tokens, None without any.
     weights: versions that sampled it, in order. untrained: masked tokens by reason. blotted: credentials by place.
     """
@@ -48,7 +48,7 @@ class Row:
 
 
 def row(record: Record, execution: RecordedExecution) -> Row:
-    """Summarise one execution. Raises RecordError when its masks do not fit its tokens."""
+    """Summarise one execution. Raises RecordError if its masks do not fit its tokens."""
     turns = execution.ledger.turns
     told = fates(execution)
     sampled = sum(len(fate.trained) for fate in told)
@@ -85,7 +85,7 @@ def _is_placeholder(execution: RecordedExecution) -> bool:
 
 
 def readable(records: Sequence[Record]) -> tuple[list[tuple[Record, RecordedExecution]], list[str]]:
-    """The executions whose figures can be told, and of each of the others why not."""
+    """Split into executions that can be summarised, and a message per other one."""
     pairs, unreadable = [], []
     for record in records:
         for execution in record.executions:
@@ -98,12 +98,8 @@ def readable(records: Sequence[Record]) -> tuple[list[tuple[Record, RecordedExec
     return pairs, unreadable
 
 
-def rows(records: Sequence[Record]) -> Iterator[Row]:
-    return (row(record, execution) for record in records for execution in record.executions)
-
-
 def number(reward: Any) -> float | None:
-    """A reward as one number: of several dimensions the first."""
+    """Return a reward as one number: the first of several dimensions."""
     if isinstance(reward, dict):
         reward = next(iter(reward.values()), None)
     return float(reward) if isinstance(reward, int | float) else None

@@ -25,7 +25,7 @@ LAYERS = (
     {"runtime"},
     {"reward", "data_source"},
     {"rollout"},
-    {"generate", "rerun"},
+    {"generate", "rerun", "preflight"},
     {"cli", "testing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
@@ -59,7 +59,7 @@ DOORS = {
     "tqdm": {"rollout"},
     "transformers": {"chat", "local", "testing"},
     "uvloop": {"gateway", "local"},
-    "yaml": {"cli", "host"},
+    "yaml": {"cli", "host", "preflight"},
 }
 HEAVY = {
     "torch",

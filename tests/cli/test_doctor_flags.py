@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from slime_agl.cli.main import main
-from slime_agl.cli.slime_flags import read_flags
+from slime_agl.preflight.flags import read_flags
 
 
 def findings(*words: str) -> list[tuple[str, str]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from slime_agl.cli.check_rows import look_at_rows
 from slime_agl.cli.main import main
+from slime_agl.preflight.rows import look_at_rows
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ ROW = '{"prompt": "1 + 2?"}\n'
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ("", "rows.jsonl has no row; write a JSON object a line"),
+        ("", "rows.jsonl has no row; write a JSON object per line"),
         ("[1, 2]\n", "line 1 of rows.jsonl is a list; a row must be a JSON object"),
         ("no json\n", "rows.jsonl has no row"),
     ],
@@ -129,7 +129,7 @@ def test_a_port_in_use_is_named_before_the_model_is_loaded():
 
 
 def test_a_package_of_an_extra_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "slime_agl.cli.check_run", None)
+    monkeypatch.setitem(sys.modules, "slime_agl.preflight.dry_run", None)
     with pytest.raises(ModuleNotFoundError):
         CliRunner().invoke(main, ["check", "--agent", "a.b", "--data", __file__], catch_exceptions=False)
 

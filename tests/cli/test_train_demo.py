@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slime_agl.cli.curve import draw, write_png
+from slime_agl.cli.train_demo.curve import draw, write_png
 
 ROOT = Path(__file__).parents[2]
 PNG = b"\x89PNG"

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from slime_agl.cli.main import main
-from slime_agl.cli.trust import file_of, look_here, own_code
 from slime_agl.record.run import RecordWriter
+from slime_agl.rerun.trust import file_of, look_here, own_code
 from slime_agl.rollout import shutdown
 from slime_agl.testing.tokenizer import save_tiny_checkpoint
 from tests.report.made import TEXTS, made

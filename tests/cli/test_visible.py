@@ -17,15 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slime_agl.chat.proof.report import AuditReport, KindReport
-from slime_agl.cli import audit_report, check_view, demo_report, inspect_view, rerun_view, train_demo_report
+from slime_agl.cli.audit import view as audit_view
+from slime_agl.cli.check import view as check_view
+from slime_agl.cli.demo import report as demo_report
+from slime_agl.cli.inspect import view as inspect_view
 from slime_agl.cli.main import main
+from slime_agl.cli.rerun import view as rerun_view
+from slime_agl.cli.train_demo import report as train_demo_report
 from slime_agl.cli.visible import json_line, make_log_visible, visible
 from slime_agl.report.checks import Finding
 from slime_agl.rerun.divergence import Divergence
 from slime_agl.rerun.outcome import Outcome
 from tests.report.made import TEXTS, made, run_of
 
-CLI = Path(audit_report.__file__).parent
+CLI = Path(audit_view.__file__).parents[1]
 # Writes the clipboard, clears the screen by a C1 control, turns text round, hides it, is an odd tag and broken markup.
 EVIL = "\x1b]52;c;AAAA\x07\x9b2J\u202eabc\u2066\u200b\U000e0041\x7f\r[/x][bold][link=http://x]\udc80"
 WITNESS = "]52;c;AAAA"
@@ -135,7 +140,8 @@ def show_findings() -> None:
 def show_audit() -> None:
     trips = {name: EVIL for name in ("call", "parallel_calls", "reasoning", "reasoning_and_call")}
     readers = {"tool_calls": EVIL, "reasoning": EVIL}
-    audit_report.show(audit_report.Findings(EVIL, evil_audit(), "append", readers, trips))
+    found = audit_view.AuditFindings(model=EVIL, report=evil_audit(), history="append", readers=readers, trips=trips)
+    audit_view.show(found)
 
 
 def evil_audit() -> AuditReport:
@@ -161,9 +167,9 @@ def evil_audit() -> AuditReport:
 def show_demo(monkeypatch: Any, tmp_path: Path) -> None:
     tokenizer = SimpleNamespace(decode=lambda ids: EVIL)
     monkeypatch.setattr(demo_report, "load_tokenizer", lambda path: tokenizer)
-    report = demo_report.Report(None)
+    report = demo_report.DemoReport(None)
     report.started(Path(f"/{EVIL}"), EVIL)
-    report._shown = SimpleNamespace(
+    report._example = SimpleNamespace(
         tokens=[1, 2],
         response_length=1,
         loss_mask=[1],
@@ -184,22 +190,22 @@ def show_training(monkeypatch: Any, tmp_path: Path) -> None:
 
 
 VIEWS: dict[str, list[Callable[..., None]]] = {
-    "inspect_view": [show_run, show_execution],
-    "rerun_view": [show_outcomes],
-    "check_view": [show_findings],
-    "audit_report": [show_audit],
-    "demo_report": [show_demo],
-    "train_demo_report": [show_training],
+    "inspect.view": [show_run, show_execution],
+    "rerun.view": [show_outcomes],
+    "check.view": [show_findings],
+    "audit.view": [show_audit],
+    "demo.report": [show_demo],
+    "train_demo.report": [show_training],
 }
 # They print what the user typed, numbers of their own, or through one of the views.
 NO_VIEWS = {
     "visible",
     "main",
-    "inspect",
-    "rerun",
-    "audit",
-    "doctor",
-    "check",
+    "inspect.command",
+    "rerun.command",
+    "audit.command",
+    "doctor.command",
+    "check.command",
     "engine",
     "waiting",
     "names",
@@ -209,7 +215,11 @@ NO_VIEWS = {
 def test_every_module_that_prints_is_here() -> None:
     """A new view has to be shown hostile text below."""
     words = ("rich.console", "rich.table", "rich.text", "click.echo", "click.secho", "stdout.write")
-    printing = {path.stem for path in CLI.glob("*.py") if any(word in path.read_text() for word in words)}
+    printing = {
+        ".".join(path.relative_to(CLI).with_suffix("").parts)
+        for path in CLI.rglob("*.py")
+        if any(word in path.read_text() for word in words)
+    }
     assert printing - NO_VIEWS == VIEWS.keys()
 
 

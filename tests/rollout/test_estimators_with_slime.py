@@ -19,9 +19,9 @@ import openai
 import pytest
 
 from slime_agl import host
-from slime_agl.cli.estimators import FAILED, FEATURES, FILLED, verdict
 from slime_agl.errors import ConfigError
 from slime_agl.host.trainer import ESTIMATORS
+from slime_agl.preflight.estimators import FAILED, FEATURES, FILLED, verdict
 from slime_agl.reward import normalize_rewards
 from slime_agl.testing import FakeReplay
 from tests.conftest import flat

@@ -1,0 +1,50 @@
+"""`slime-agl train-demo`: the whole training loop on a laptop, with a policy that learns."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from slime_agl.cli.demo.example import example_directory, unwind_on_signals
+
+TINY = "tiny"
+
+
+@click.command("train-demo")
+@click.option(
+    "--model",
+    default=TINY,
+    show_default=True,
+    help="'tiny' (created on the spot), or for examples/math_feedback 'smollm2' or a Hugging Face directory.",
+)
+@click.option("--steps", type=click.IntRange(1), help="Maximum training steps; 60 for 'tiny', else unbounded.")
+@click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), help="Maximum minutes of training; none by default."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the tiny model and of the engine's sampling.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write metrics.jsonl and curve.png here.")
+def train_demo(model: str, steps: int | None, minutes: float | None, seed: int, out: Path | None) -> None:
+    """Train a small model on the CPU, through the generate that slime calls.
+
+    'tiny' must call a tool before it can answer; training ends when the mean reward over five steps exceeds 0.9.
+    Each step compares every Sample with the engine's record, and the rollout's logprobs with the learner's.
+    Exit status 0 only if all agree and, with 'tiny', the model has learned.
+    """
+    unwind_on_signals()
+    os.environ.setdefault("TQDM_DISABLE", "1")  # generate's progress bars would corrupt the live display
+    # Imported late: torch and transformers take seconds, and `slime-agl --help` should not.
+    from slime_agl.cli.train_demo.recipes import math_feedback, tiny
+    from slime_agl.cli.train_demo.report import TrainReport
+    from slime_agl.cli.train_demo.run import run_train_demo
+
+    example = None if model == TINY else example_directory()
+    report = TrainReport(out)
+    with tempfile.TemporaryDirectory(prefix="slime_agl-train-") as work:
+        with report.preparing():
+            recipe = tiny(Path(work), seed) if example is None else math_feedback(model, example)
+        status = run_train_demo(report, recipe, steps=steps or recipe.steps, minutes=minutes, seed=seed)
+    sys.exit(status)
