@@ -2,9 +2,9 @@
 
     python examples/local.py calc_tool --steps 2
 
-In place of the model answers the function `answer` of the example's `stand_in.py`, because a model that a laptop can
-run does not use tools. It is asked over HTTP as an engine is, and each token that would train is held against what the
-engine was shown and answered.
+The function `answer` of the example's `stand_in.py` replaces the model, because models small enough for a laptop do not
+use tools. It is served over HTTP like an engine, and each token that would train is compared with the engine's record
+of prompts and answers.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Answer = Callable[[Said, float], str]
 
 
 def conversation(prompt: str) -> Said:
-    """The (role, text) pairs of a prompt in ChatML, which is what the stand-in is shown."""
+    """Return the (role, text) pairs of a ChatML prompt, the stand-in's input."""
     return [(role, text.strip()) for role, text in TURN.findall(prompt)]
 
 
 def responder(name: str, luck: Callable[[int], float]) -> Callable[[Any], str]:
-    """Answer requests with an example's stand-in. luck: request number to [0, 1), where 0 is answered best."""
+    """Answer requests with an example's stand-in. luck: request number to [0, 1); 0 gets the best answer."""
     answer: Answer = importlib.import_module(f"{name}.stand_in").answer
     return lambda request: answer(conversation(request.text), luck(request.index))
 
 
 def settings(name: str) -> dict[str, Any]:
-    """slime's arguments for an example: what its run.sh would pass, and its agl.yaml."""
+    """Return slime's arguments for an example: those of its run.sh and its agl.yaml."""
     folder = HERE / name
     return {
         "prompt_data": str(folder / "train.jsonl"),
@@ -62,12 +62,12 @@ def settings(name: str) -> dict[str, Any]:
 
 
 def run(name: str, steps: int) -> None:
-    """Run `steps` training steps and an evaluation, and print a line for each. Progress goes to stderr.
+    """Run `steps` training steps and an evaluation, printing a line for each. Progress goes to stderr.
 
     Raises:
         InvariantError: a token that would train is not the engine's own.
     """
-    # Said before the imports, which take seconds.
+    # Printed before the imports, which take seconds.
     print(f"{name}: starting a scripted engine and the router", file=sys.stderr)
     from slime_agl.local.engine.router import start_router
     from slime_agl.local.train.driver import LocalDriver

@@ -1,10 +1,10 @@
-"""Run Python that a model wrote: in a process of its own, with limits, without network, and not for long.
+"""Run model-written Python in a separate process, with resource limits, no network and a deadline.
 
 The child is limited by rlimits (CPU time, memory, file size) and by a seccomp filter under which no socket can be made;
-its environment is empty and its process group is killed at the deadline. It has the rights of this user otherwise, so
-it can read this user's files: it keeps honest mistakes apart from the training, not an attacker.
+its environment is empty and its process group is killed at the deadline. Otherwise it has this user's rights and can
+read this user's files: it contains honest mistakes, not an attacker.
 
-This file is the child's first program as well: `python sandbox.py ARGUMENTS` sets the limits and becomes
+This file is also the child's first program: `python sandbox.py ARGUMENTS` sets the limits and becomes
 `python ARGUMENTS`.
 """
 
@@ -27,7 +27,7 @@ MEMORY_BYTES = 1 << 30
 FILE_BYTES = 1 << 20
 SHOWN_CHARACTERS = 2000
 
-# Linux: audit architecture, and the numbers of socket and io_uring_setup (which can make sockets as well).
+# Linux: audit architecture, and the numbers of socket and io_uring_setup (which can create sockets too).
 SYSCALLS = {"x86_64": (0xC000003E, (41, 425)), "aarch64": (0xC00000B7, (198, 425))}
 X32 = 0x40000000
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, MODE_FILTER = 22, 38, 2
@@ -37,14 +37,14 @@ ALLOW, KILL, DENY = 0x7FFF0000, 0x80000000, 0x00050000 | 1  # the low half is th
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a program ended. output: its stdout and stderr, shortened; status: its exit status, None at the deadline."""
+    """output: stdout and stderr, truncated; status: the exit status, None at the deadline."""
 
     output: str
     status: int | None
 
 
 async def run_python(arguments: list[str], *, cwd: Path, seconds: float = 5.0) -> Ran:
-    """Run `python ARGUMENTS` in `cwd`. seconds: of wall time; CPU time is limited to the same."""
+    """Run `python ARGUMENTS` in `cwd`. seconds: limit of wall time and of CPU time."""
     command = [sys.executable, "-I", str(Path(__file__).resolve()), str(int(seconds) + 1), *arguments]
     with tempfile.TemporaryFile() as output:
         process = await asyncio.create_subprocess_exec(
@@ -81,10 +81,10 @@ def _limit(cpu_seconds: int) -> None:
 
 
 def _forbid_network() -> None:
-    """Let socket() fail with EPERM from here on, for this process and all that it starts.
+    """Make socket() fail with EPERM from here on, for this process and its children.
 
     Raises:
-        OSError: the kernel, or the machine, has no such filter. Nothing is run without it.
+        OSError: the kernel or the architecture lacks such a filter; nothing runs without it.
     """
     if platform.machine() not in SYSCALLS or sys.platform != "linux":
         raise OSError(f"the sandbox knows Linux on {', '.join(SYSCALLS)}, this is {sys.platform} {platform.machine()}")

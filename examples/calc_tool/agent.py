@@ -1,6 +1,6 @@
 """An agent that solves word problems with a calculator.
 
-It is a plain Agent Lightning agent on the openai client: it knows nothing of slime or slime_agl, and runs as it is
+A plain Agent Lightning agent on the openai client: it knows nothing of slime or slime_agl, and runs unmodified
 under Agent Lightning's own trainer.
 """
 
@@ -36,7 +36,7 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 class Task(TypedDict):
-    """question: the word problem; answer: the number that is right, as text."""
+    """question: the word problem; answer: the right number, as text."""
 
     question: str
     answer: str
@@ -62,7 +62,7 @@ async def calc_tool(task: Task, llm: agl.LLM) -> float:
 
 
 def use(function: Any) -> str:
-    """What a call of the model gives: the value, or what is wrong with the call."""
+    """Execute one tool call: returns the value, or what is wrong with the call."""
     if function.name != "calculator":
         return f"error: there is no tool {function.name}"
     try:
@@ -72,10 +72,10 @@ def use(function: Any) -> str:
 
 
 def calculate(expression: str) -> float:
-    """The value of an arithmetic expression.
+    """Evaluate an arithmetic expression.
 
     Raises:
-        SyntaxError, ValueError: it is none. ArithmeticError: it has no value.
+        SyntaxError, ValueError: not an arithmetic expression. ArithmeticError: it has no value.
     """
     return _value(ast.parse(expression, mode="eval").body)
 
@@ -92,6 +92,6 @@ def _value(node: ast.expr) -> float:
 
 
 def answered(text: str) -> float | None:
-    """The number after the last `Answer:`, or None."""
+    """Return the number after the last `Answer:`, or None."""
     found = re.findall(r"Answer:\s*(-?\d+(?:\.\d+)?)", text.replace(",", ""))
     return float(found[-1]) if found else None

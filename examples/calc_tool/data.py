@@ -1,4 +1,4 @@
-"""Write train.jsonl and eval.jsonl: word problems with numbers that are no fun to multiply by hand.
+"""Write train.jsonl and eval.jsonl: word problems with numbers that are tedious to multiply by hand.
 
 python data.py
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROWS = {"train": 96, "eval": 12}
 
-# A story, and the expression that solves it.
+# A story and the expression that solves it.
 STORIES = {
     "bakery": (
         "A bakery packs {a} boxes of {b} rolls and sells {c} rolls. How many rolls are left?",
@@ -35,7 +35,7 @@ STORIES = {
 
 
 def rows() -> dict[str, list[dict]]:
-    """Rows by file; no problem stands in both files."""
+    """Rows by file; the files share no problem."""
     dice = random.Random(7)
     made: dict[str, dict] = {}
     while len(made) < sum(ROWS.values()):

@@ -1,4 +1,4 @@
-"""Answers as a model would that has learnt to calculate, and is wrong at times. For run.sh --local and for tests."""
+"""Answers like a model that has learnt to calculate, with occasional errors. For run.sh --local and tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .data import STORIES
 
 
 def answer(said: list[tuple[str, str]], luck: float) -> str:
-    """The next turn. With luck below 0.4 all in one expression, below 0.7 in steps, else with a wrong sign."""
+    """Return the next turn: with luck below 0.4 one expression, below 0.7 in steps, else with a wrong sign."""
     question = next(text for role, text in said if role == "user")
     expression = _expression(question)
     products = re.findall(r"\d+ \* \d+", expression)
@@ -29,7 +29,7 @@ def answer(said: list[tuple[str, str]], luck: float) -> str:
 
 
 def _expression(question: str) -> str:
-    """The expression that solves a problem, found by the story that it tells."""
+    """Look up the expression that solves a problem, by its story."""
     for story, expression in STORIES.values():
         pattern = re.sub(r"\\\{(\w)\\\}", r"(?P<\1>\\d+)", re.escape(story))
         if found := re.fullmatch(pattern, question):

@@ -24,7 +24,7 @@ SCOUT = tool("ask_scout", "Let a colleague read the repository and report.", "qu
 
 
 class Task(TypedDict):
-    """prompt: the issue; files: the repository, path to text, with its `tests.py`."""
+    """prompt: the issue; files: the repository (path to text), including `tests.py`."""
 
     prompt: str
     files: dict[str, str]
@@ -37,7 +37,7 @@ class Coder:
         self._client, self._model, self._workspace = client, model, workspace
 
     async def mend(self, issue: str) -> None:
-        """Work on the issue until the model calls no tool any more, or MAX_CALLS answers were given."""
+        """Work on the issue until the model stops calling tools, or after MAX_CALLS answers."""
         task = f"Mend the repository. The issue:\n{issue}"
         messages: list[Any] = [{"role": "user", "content": task}]
         tools = [*READING, *EDITING, SCOUT]
@@ -48,7 +48,7 @@ class Coder:
                 return
 
     async def _turn(self, messages: list[Any], system: str, tools: list[Any]) -> bool:
-        """One answer and its tool calls, added to `messages`; whether there was a call."""
+        """Append one answer and its tool results to `messages`. Returns whether it called a tool."""
         answer = await self._ask(messages, system, tools)
         messages.append({"role": "assistant", "content": answer.content})
         calls = [block for block in answer.content if block.type == "tool_use"]
@@ -65,7 +65,7 @@ class Coder:
         return await self._workspace.use(call.name, call.input)
 
     async def _scout(self, question: str) -> str:
-        """A subagent: a conversation of its own, that can only read."""
+        """Run a read-only subagent in a separate conversation."""
         messages: list[Any] = [{"role": "user", "content": question}]
         for _ in range(SCOUT_CALLS):
             if not await self._turn(messages, SCOUT_SYSTEM, READING):
@@ -73,7 +73,7 @@ class Coder:
         return "The scout came to no conclusion."
 
     async def _compact(self, task: str, messages: list[Any], tools: list[Any]) -> list[Any]:
-        """The model's own summary in place of the messages."""
+        """Replace the messages with the model's own summary."""
         last = messages[-1]
         asked = [*messages[:-1], {**last, "content": [*last["content"], {"type": "text", "text": COMPACT}]}]
         summary = await self._ask(asked, SYSTEM, tools)
@@ -87,7 +87,7 @@ class Coder:
 
 @agl.rollout
 async def coding_agent(task: Task, llm: agl.LLM) -> float:
-    """Returns 1 when the repository's tests pass in the end, else 0."""
+    """Returns 1 if the repository's tests pass at the end, else 0."""
     base_url = llm.endpoint.removesuffix("/v1")  # the client adds it
     with Workspace(task["files"]) as workspace:
         async with AsyncAnthropic(base_url=base_url, api_key=llm.api_key or "none") as client:

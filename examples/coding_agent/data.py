@@ -1,8 +1,8 @@
-"""Write train.jsonl and eval.jsonl: small repositories with one fault each, and the tests that find it.
+"""Write train.jsonl and eval.jsonl: small repositories with one fault each, and tests that find it.
 
     python data.py
 
-A repository has the faulty module, an unrelated one, and tests of both.
+A repository has a faulty module, an unrelated one, and tests of both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROWS = {"train": 72, "eval": 12}
 
 @dataclass(frozen=True)
 class Module:
-    """source: its right text. faults: (right line, wrong line, what a user sees). checks: expressions that hold."""
+    """source: the correct text. faults: (correct line, wrong line, symptom). checks: expressions that must be true."""
 
     source: str
     faults: tuple[tuple[str, str, str], ...]
@@ -91,7 +91,7 @@ MODULES = {
 
 
 def repository(faulty: str, fault: int, other: str) -> dict[str, str]:
-    """Files of a repository by path."""
+    """Return a repository's files by path."""
     right, wrong, _ = MODULES[faulty].faults[fault]
     checks = [(name, check) for name in (faulty, other) for check in MODULES[name].checks]
     tests = [f"from {name} import {name}" for name in sorted((faulty, other))]
@@ -104,7 +104,7 @@ def repository(faulty: str, fault: int, other: str) -> dict[str, str]:
 
 
 def rows() -> dict[str, list[dict]]:
-    """Rows by file; no repository stands in both."""
+    """Rows by file; the files share no repository."""
     cases = [(name, fault, other) for name in MODULES for fault in (0, 1) for other in MODULES if other != name]
     random.Random(2).shuffle(cases)
     made = []

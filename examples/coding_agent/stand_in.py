@@ -1,4 +1,4 @@
-"""Works as a model would that has learnt to mend code, and breaks off at times. For run.sh --local and for tests."""
+"""Works like a model that has learnt to fix code, and sometimes gives up. For run.sh --local and tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def answer(said: list[tuple[str, str]], luck: float) -> str:
 
 
 def _fault(task: str) -> tuple[str, str, str]:
-    """The module that an issue is about; a line of it that is right, and the one that stands there."""
+    """Find an issue's module, the correct line, and the faulty line in its place."""
     for name, module in MODULES.items():
         for right, wrong, seen in module.faults:
             if seen in task:

@@ -1,4 +1,4 @@
-"""A checkout in a temporary directory, and the tools that an agent has on it."""
+"""A checkout in a temporary directory, and the agent's tools on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEST_SECONDS = 10.0
 
 
 def tool(name: str, description: str, *fields: str) -> dict[str, Any]:
-    """A tool whose arguments are all texts and all required."""
+    """Define a tool whose arguments are all required strings."""
     properties = {field: {"type": "string"} for field in fields}
     schema = {"type": "object", "properties": properties, "required": list(fields)}
     return {"name": name, "description": description, "input_schema": schema}
@@ -31,7 +31,7 @@ EDITING = [
 
 
 class Workspace:
-    """A context manager: writes the files, and removes the directory in the end."""
+    """Context manager: writes the files, and finally removes the directory."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self._files = files
@@ -47,7 +47,7 @@ class Workspace:
         self._directory.cleanup()
 
     async def use(self, name: str, arguments: Mapping[str, str]) -> str:
-        """What a tool says; what is wrong with the call is said as well."""
+        """Return a tool's output, or what is wrong with the call."""
         try:
             match name:
                 case "list_files":
@@ -64,7 +64,7 @@ class Workspace:
         return f"error: there is no tool {name}"
 
     async def passes(self) -> bool:
-        """Whether the tests pass, as they were given: what the agent did to them does not count."""
+        """True if the original tests pass; the agent's changes to them do not count."""
         self._path(TESTS).write_text(self._files[TESTS], encoding="utf-8")
         ran = await run_python([TESTS], cwd=self._root, seconds=TEST_SECONDS)
         return ran.status == 0 and "all tests pass" in ran.output
@@ -77,7 +77,7 @@ class Workspace:
         return f"edited {path}"
 
     def _path(self, path: str) -> Path:
-        """A path of the repository. Raises ValueError for one that leads out of it."""
+        """Resolve a path in the repository. Raises ValueError if it leads outside."""
         full = (self._root / path).resolve()
         if not full.is_relative_to(self._root):
             raise ValueError(f"{path} is outside of the repository")

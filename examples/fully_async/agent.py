@@ -1,7 +1,7 @@
 """An agent that keeps a running total: short for most rows, many turns long for a few.
 
-Such a heavy tail is what asynchronous steps are for: while one agent is still adding, others begin the next batch and
-the trainer trains. The agent itself does not know; it is a plain Agent Lightning agent on the openai client.
+Asynchronous steps suit such a heavy tail: while one agent is still adding, others start the next batch and the trainer
+trains. The agent itself is unaware of it: a plain Agent Lightning agent on the openai client.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SYSTEM = "Keep a running total. Answer each number with a line `Total: NUMBER` a
 
 
 class Task(TypedDict):
-    """numbers: what is to be added, separated by spaces; total: their sum, as text."""
+    """numbers: the numbers to add, separated by spaces; total: their sum, as text."""
 
     numbers: str
     total: str
@@ -24,7 +24,7 @@ class Task(TypedDict):
 
 @agl.rollout
 async def fully_async(task: Task, llm: agl.LLM) -> float:
-    """Tell one number a turn. Returns the part of the totals that were right."""
+    """Send one number per turn. Returns the fraction of totals that were right."""
     numbers = [int(number) for number in task["numbers"].split()]
     messages: list[Any] = [{"role": "system", "content": SYSTEM}]
     right = 0
@@ -39,6 +39,6 @@ async def fully_async(task: Task, llm: agl.LLM) -> float:
 
 
 def total_of(text: str) -> int | None:
-    """The number after the last `Total:`, or None."""
+    """Return the number after the last `Total:`, or None."""
     found = re.findall(r"Total:\s*(-?\d+)", text.replace(",", ""))
     return int(found[-1]) if found else None

@@ -1,4 +1,4 @@
-"""Write train.jsonl and eval.jsonl: lists of numbers, most of them short, a few long.
+"""Write train.jsonl and eval.jsonl: lists of numbers, most short, a few long.
 
 python data.py
 """
@@ -15,7 +15,7 @@ LONGEST = 24
 
 
 def rows() -> dict[str, list[dict]]:
-    """Rows by file; no list stands in both files."""
+    """Rows by file; the files share no list."""
     dice = random.Random(17)
     made: dict[str, dict] = {}
     while len(made) < sum(ROWS.values()):

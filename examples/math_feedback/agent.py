@@ -1,7 +1,7 @@
-"""An arithmetic agent that hears when it is wrong and may try again.
+"""An arithmetic agent that is told when it is wrong and may try again.
 
-It is a plain Agent Lightning agent: it knows the OpenAI client and nothing of
-slime or slime_agl, and runs as it is under Agent Lightning's own trainer.
+A plain Agent Lightning agent: it knows the OpenAI client and nothing of
+slime or slime_agl, and runs unmodified under Agent Lightning's own trainer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TRIES = 3
 DISCOUNT = 0.5
 MAX_TOKENS = 24
 
-# The second sum shows what feedback is for.
+# The second sum demonstrates the feedback.
 EXAMPLES = [
     {"role": "user", "content": "What is 2 + 1?"},
     {"role": "assistant", "content": "2 + 1 = 3"},
@@ -28,7 +28,7 @@ EXAMPLES = [
 
 
 class Task(TypedDict):
-    """question: what is asked; answer: the whole number that is right, as text."""
+    """question: the question; answer: the right integer, as text."""
 
     question: str
     answer: str
@@ -38,7 +38,7 @@ class Task(TypedDict):
 async def math_feedback(task: Task, llm: agl.LLM) -> float:
     """Ask until the answer is right, at most TRIES times.
 
-    Returns the reward: 1 for a right first answer, halved with each further try, 0 when none was right.
+    Returns the reward: 1 for a right first answer, halved per further try, 0 if none is right.
     """
     question, answer = task["question"], int(task["answer"])
     messages = [*EXAMPLES, {"role": "user", "content": question}]
@@ -61,7 +61,7 @@ def last_number(text: str) -> float | None:
 
 
 def feedback(said: float | None, answer: int) -> str:
-    """What the agent is told of a wrong answer, before it is asked again."""
+    """Return the reply to a wrong answer."""
     if said is None:
         return "I see no number."
     return f"{said:g} is too {'high' if said > answer else 'low'}."

@@ -1,7 +1,7 @@
-"""Three solvers, three rewriters and a selector work on one problem; each is paid for its own part.
+"""Three solvers, three rewriters and a selector work on one problem; each is rewarded for its own part.
 
-The agents differ in the `model` that they ask for. All names are served by the policy in training, and with
-`agl.credit: per_agent` the reward that is named for an agent goes to that agent's tokens alone.
+The agents differ in the `model` that they request. The policy in training serves all names, and with
+`agl.credit: per_agent` the reward named for an agent goes to that agent's tokens only.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ SELECT = (
 
 
 class Task(TypedDict):
-    """question: the problem; answer: the whole number that is right, as text."""
+    """question: the problem; answer: the right integer, as text."""
 
     question: str
     answer: str
 
 
 class Team:
-    """Agents that share one endpoint. Each call is a conversation of its own."""
+    """Agents that share one endpoint. Each call is a separate conversation."""
 
     def __init__(self, client: AsyncOpenAI, question: str) -> None:
         self._client, self._question = client, question
 
     async def ask(self, name: str, wording: str, solutions: list[str]) -> str:
-        """What the agent `name` says to the problem and the numbered solutions so far."""
+        """Ask the agent `name` about the problem, given the numbered solutions so far."""
         shown = "\n\n".join(f"Solution {at}:\n{text}" for at, text in enumerate(solutions, 1))
         content = wording.format(question=self._question, solutions=shown)
         message: Any = {"role": "user", "content": content}
@@ -53,10 +53,10 @@ class Team:
 
 @agl.rollout
 async def multi_agent(task: Task, llm: agl.LLM) -> None:
-    """Solve in parallel, rewrite in parallel, select. Emits the team's reward and one for each agent.
+    """Solve in parallel, rewrite in parallel, select. Emits the team's reward and one per agent.
 
-    team: 1 when the selected solution is right. A solver or rewriter: 1 when its own solution is. The selector: the
-    team's reward, except that it is blameless (0.5) where there was nothing right to select.
+    team: 1 if the selected solution is right. A solver or rewriter: 1 if its own solution is. The selector: the
+    team's reward, but 0.5 if no solution was right.
     """
     solvers, rewriters = ([f"{role}-{at}" for at in range(1, TEAMS + 1)] for role in ("solver", "rewriter"))
     async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
@@ -75,12 +75,12 @@ async def multi_agent(task: Task, llm: agl.LLM) -> None:
 
 
 def answered(text: str) -> int | None:
-    """The number after the last `Answer:`, or None."""
+    """Return the number after the last `Answer:`, or None."""
     found = re.findall(r"Answer:\s*(-?\d+)", text.replace(",", ""))
     return int(found[-1]) if found else None
 
 
 def chosen(text: str, count: int) -> int | None:
-    """The choice from 1 to count, or None when there is none."""
+    """Return the choice from 1 to count, or None."""
     found = re.findall(r"Choice:\s*(\d+)", text)
     return int(found[-1]) if found and 1 <= int(found[-1]) <= count else None

@@ -1,4 +1,4 @@
-"""Write train.jsonl and eval.jsonl: problems whose answer takes a few steps, so that solvers go wrong now and then.
+"""Write train.jsonl and eval.jsonl: problems whose answer takes a few steps, so that solvers sometimes fail.
 
 python data.py
 """
@@ -15,7 +15,7 @@ NAMES = ("Ada", "Bo", "Chen", "Dora", "Emre", "Fay")
 
 
 def problem(dice: random.Random) -> dict:
-    """A chain of three or four changes to a number of marbles."""
+    """Make a chain of three or four changes to a number of marbles."""
     name, start = dice.choice(NAMES), dice.randint(10, 60)
     count, steps = start, [f"{name} has {start} marbles"]
     for _ in range(dice.randint(3, 4)):
@@ -34,7 +34,7 @@ def problem(dice: random.Random) -> dict:
 
 
 def rows() -> dict[str, list[dict]]:
-    """Rows by file; no problem stands in both files."""
+    """Rows by file; the files share no problem."""
     dice = random.Random(11)
     made: dict[str, dict] = {}
     while len(made) < sum(ROWS.values()):

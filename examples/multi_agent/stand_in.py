@@ -1,4 +1,4 @@
-"""Answers as each agent's model would, wrong at times. For run.sh --local and for tests."""
+"""Answers like each agent's model, with occasional errors. For run.sh --local and tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def answer(said: list[tuple[str, str]], luck: float) -> str:
-    """Right with luck below 0.5; a selector takes the answer that most solutions give."""
+    """Answer correctly with luck below 0.5; a selector takes the majority answer."""
     (_, text), *_ = said
     if "`Choice: NUMBER`" in text:
         found = re.findall(r"Answer: (-?\d+)", text)

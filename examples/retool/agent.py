@@ -29,7 +29,7 @@ SYSTEM = (
 
 
 class Task(TypedDict):
-    """question: the problem; answer: the whole number that is right, as text."""
+    """question: the problem; answer: the right integer, as text."""
 
     question: str
     answer: str
@@ -66,7 +66,7 @@ async def retool(task: Task, llm: agl.LLM) -> float:
 
 
 def graph(model: Any) -> Any:
-    """Model and tool in turn, until the model calls it no more."""
+    """Alternate model and tool until the model stops calling it."""
     bound = model.bind_tools([python])
 
     async def think(state: MessagesState) -> Any:
@@ -85,6 +85,6 @@ def graph(model: Any) -> Any:
 
 
 def answered(text: str) -> int | None:
-    """The number after the last `Answer:`, or None."""
+    """Return the number after the last `Answer:`, or None."""
     found = re.findall(r"Answer:\s*(-?\d+)", text.replace(",", ""))
     return int(found[-1]) if found else None

@@ -1,4 +1,4 @@
-"""Write train.jsonl and eval.jsonl: problems that are long to work out by hand and short to program.
+"""Write train.jsonl and eval.jsonl: problems that are tedious by hand and short to program.
 
 python data.py
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROWS = {"train": 96, "eval": 12}
 
-# A problem, and the expression whose value is the answer.
+# A problem and the expression whose value is the answer.
 PROBLEMS = {
     "multiples": (
         "What is the sum of all whole numbers below {n} that are divisible by {a} or by {b}?",
@@ -32,7 +32,7 @@ PROBLEMS = {
 
 
 def rows() -> dict[str, list[dict]]:
-    """Rows by file; no problem stands in both files."""
+    """Rows by file; the files share no problem."""
     dice = random.Random(13)
     made: dict[str, dict] = {}
     while len(made) < sum(ROWS.values()):

@@ -1,4 +1,4 @@
-"""Programs as a model would that has learnt to, with faults at times. For run.sh --local and for tests."""
+"""Programs like a model that has learnt to, with occasional faults. For run.sh --local and tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .data import PROBLEMS
 
 
 def answer(said: list[tuple[str, str]], luck: float) -> str:
-    """A right program with luck below 0.5, one that fails first below 0.75, else one that is off by one."""
+    """Return a correct program with luck below 0.5, one that fails first below 0.75, else one that is off by one."""
     question = next(text for role, text in said if role == "user")
     expression, last = _expression(question), said[-1][1]
     if not last.startswith("<tool_response>") or "Error" in last:
@@ -21,7 +21,7 @@ def answer(said: list[tuple[str, str]], luck: float) -> str:
 
 
 def _expression(question: str) -> str:
-    """The expression that solves a problem, found by its wording."""
+    """Look up the expression that solves a problem, by its wording."""
     for problem, expression in PROBLEMS.values():
         pattern = re.sub(r"\\\{(\w)\\\}", r"(?P<\1>\\d+)", re.escape(problem))
         if found := re.fullmatch(pattern, question):

@@ -1,4 +1,4 @@
-"""A question answering agent that searches a small encyclopedia as often as it likes.
+"""A question-answering agent that searches a small encyclopedia as often as it likes.
 
 Written with the OpenAI Agents SDK; the index is BM25 by the library bm25s. It knows nothing of slime or slime_agl.
 """
@@ -29,7 +29,7 @@ INSTRUCTIONS = (
 
 
 class Task(TypedDict):
-    """question: what is asked; answer: what is right."""
+    """question: the question; answer: the right answer."""
 
     question: str
     answer: str
@@ -75,11 +75,11 @@ class Index:
     @staticmethod
     @functools.cache
     def of(path: Path) -> Index:
-        """The index of a corpus, made once a process."""
+        """Return the index of a corpus, built once per process."""
         return Index([json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()])
 
     def search(self, query: str, count: int = PASSAGES) -> list[str]:
-        """The passages that fit the query best, best first; none for a query without a word of the corpus."""
+        """Return the best passages, best first; none for a query without a word of the corpus."""
         words: Any = bm25s.tokenize(query, show_progress=False, return_ids=False)
         if not words[0]:
             return []
@@ -88,12 +88,12 @@ class Index:
 
 
 def answered(text: str) -> str:
-    """What follows the last `Answer:`, or nothing."""
+    """Return the text after the last `Answer:`, or ''."""
     found = re.findall(r"Answer:\s*(.+)", text)
     return found[-1] if found else ""
 
 
 def normal(text: str) -> str:
-    """A text without case, punctuation, articles and extra space, as exact match is defined for question answering."""
+    """Normalise case, punctuation, articles and spaces, as exact match does in question answering."""
     plain = text.lower().translate(str.maketrans("", "", string.punctuation))
     return " ".join(word for word in plain.split() if word not in {"a", "an", "the"})

@@ -1,4 +1,4 @@
-"""Write corpus.jsonl, train.jsonl and eval.jsonl: an invented country, so that no model knows the answers by heart.
+"""Write corpus.jsonl, train.jsonl and eval.jsonl: an invented country that no model knows from training.
 
     python data.py
 
@@ -27,7 +27,7 @@ LAST = ("Ashdown", "Brook", "Calder", "Dray", "Ember", "Frost", "Gale", "Hart")
 
 
 def facts() -> tuple[list[dict], list[dict]]:
-    """Towns, each with river, dish and year; people, each with birthplace, trade and teacher."""
+    """Make towns (river, dish, year) and people (birthplace, trade, teacher)."""
     dice = random.Random(3)
     names = dice.sample(["".join(parts) for parts in itertools.product(*SYLLABLES)], TOWNS + RIVERS)
     rivers = names[TOWNS:]
@@ -58,7 +58,7 @@ def corpus() -> list[dict]:
 
 
 def rows() -> dict[str, list[dict]]:
-    """Questions by file; none stands in both."""
+    """Questions by file; the files share none."""
     _, people = facts()
     by_name = {who["name"]: who for who in people}
     asked = []

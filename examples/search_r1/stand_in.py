@@ -1,4 +1,4 @@
-"""Searches as a model would that has learnt to, and gives up early at times. For run.sh --local and for tests."""
+"""Searches like a model that has learnt to, and sometimes gives up early. For run.sh --local and tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FACTS = {"river": r"on the river (\w+)", "year": r"founded in (\d+)", "food": r"
 
 
 def answer(said: list[tuple[str, str]], luck: float) -> str:
-    """Follow the question's chain of names as far as the passages tell it. With luck above 0.8, guess."""
+    """Follow the question's chain of names as far as the passages go; guess with luck above 0.8."""
     question = next(text for role, text in said if role == "user")
     passages = "\n".join(text for _, text in said if "<tool_response>" in text)
     if luck > 0.8:

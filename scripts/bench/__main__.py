@@ -1,4 +1,4 @@
-"""Measure, and print the table."""
+"""Run the gateway benchmark and print the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.material import write_material
 from bench.rounds import QUICK, THOROUGH, Figures, measure
 from bench.table import markdown, table
 
-# Text for agents and tools to say.
+# Text for agents and tools.
 SOURCES = [argparse, inspect, logging, subprocess, tempfile, typing, asyncio.base_events, statistics]
 
 

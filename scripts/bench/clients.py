@@ -1,7 +1,7 @@
-"""HTTP clients for the engine side, beside each other: CPU of one post and its answer, in interleaved rounds.
+"""Compare HTTP clients for the engine side: CPU of one post and its answer, in interleaved rounds.
 
 Ours (slime_agl.engine.connections), aiohttp's and httpx's post the same body, 64 at once, to the same instant engine
-in a process of its own. Only this process's CPU counts.
+in a separate process. Only this process's CPU counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def request_body(tokens: int) -> bytes:
 
 
 async def clients(url: str, body: bytes, stack: AsyncExitStack) -> dict[str, Post]:
-    """A function per client that posts the body once and returns the answer's body."""
+    """Yield a function per client that posts the body once and returns the answer's body."""
     address, kind = f"{url}/generate", {"Content-Type": "application/json"}
     own = Connections()
     stack.push_async_callback(own.close)
@@ -56,7 +56,7 @@ async def clients(url: str, body: bytes, stack: AsyncExitStack) -> dict[str, Pos
 
 
 async def microseconds(post: Post, posts: int) -> float:
-    """CPU per post."""
+    """Measure CPU microseconds per post."""
 
     async def line() -> None:
         for _ in range(posts // AT_ONCE):

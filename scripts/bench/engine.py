@@ -1,4 +1,4 @@
-"""An instant engine: canned `/generate` answers as bytes, with hardly a thought. A process of its own."""
+"""An instant engine: canned `/generate` answers as bytes, in a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL_INFO = b'{"model_path": "bench", "weight_version": "1"}'
 
 
 def canned(ids: list[int]) -> tuple[bytes, bytes, bytes]:
-    """The body of an answer before its id, from there to the number of prompt tokens, and after it."""
+    """Split an answer's body: before its id, from there to the number of prompt tokens, and the rest."""
     logprobs = [[-0.1 - (at % 7) / 8, token, None] for at, token in enumerate(ids)]
     meta = {
         "id": "-2",
@@ -35,7 +35,7 @@ def canned(ids: list[int]) -> tuple[bytes, bytes, bytes]:
 
 
 def request_id(request: bytearray) -> bytes:
-    """The rid of a request, which an answer repeats; '0' when it has none."""
+    """Return a request's rid, which its answer repeats; '0' if absent."""
     at = request.rfind(b'"rid"')
     start = request.find(b'"', at + 5) + 1 if at >= 0 else 0
     return bytes(request[start : request.find(b'"', start)]) if start else b"0"

@@ -1,4 +1,4 @@
-"""HTTP/1.1 messages, one at a time on a kept connection, read as cheaply as Python can."""
+"""Read HTTP/1.1 messages, one at a time on a kept-alive connection, as cheaply as Python can."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Framing(asyncio.Protocol):
-    """Hands each whole message to `received`; a message without Content-Length has no body."""
+    """Passes each complete message to `received`; a message without Content-Length has no body."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -30,5 +30,5 @@ class Framing(asyncio.Protocol):
             self._wanted = 0
 
     def received(self, message: bytearray) -> None:
-        """Take a message; the buffer is used again afterwards."""
+        """Handle a message; its buffer is reused afterwards."""
         raise NotImplementedError

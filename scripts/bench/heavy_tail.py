@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Wall time per step with heavy-tailed agents: synchronous, partial and asynchronous, and slime's own loops.
 
-    python scripts/bench/heavy_tail.py                      # every policy, each in a process of its own
+    python scripts/bench/heavy_tail.py                      # every policy, each in a separate process
     PYTHONPATH=/path/to/slime python scripts/bench/heavy_tail.py   # with slime's own loops, unmodified
 
 An execution calls the engine, works for a lognormal time determined by its index, and calls it again; the engine is
@@ -52,7 +52,7 @@ POLICIES = {
         {"slime": "slime.rollout.fully_async_rollout.generate_rollout_fully_async"},
     ),
 }
-POLL_SECONDS = 0.05  # slime's worker looks every second, which is long beside executions of a second
+POLL_SECONDS = 0.05  # slime's worker polls every second, too slow for executions of a second
 
 
 def work_seconds(index: int, options: argparse.Namespace) -> float:
@@ -60,7 +60,7 @@ def work_seconds(index: int, options: argparse.Namespace) -> float:
 
 
 class Clock:
-    """The step that is being generated; and for slime's loops, the step in which each group started."""
+    """The current step and, for slime's loops, the step in which each group started."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -71,7 +71,7 @@ def make_agent(options: argparse.Namespace) -> Any:
     @agl.rollout
     async def agent(task: Any, llm: Any) -> float:
         messages: list[Any] = [{"role": "user", "content": task["prompt"]}]
-        # Reading all certificates of the machine for every client would be most of what is measured.
+        # Loading the system's certificates per client would dominate the measurement.
         http = httpx.AsyncClient(verify=False, trust_env=False, timeout=None)
         async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, http_client=http) as client:
             for last in (False, True):
@@ -88,7 +88,7 @@ def make_agent(options: argparse.Namespace) -> Any:
 
 
 def make_generate(options: argparse.Namespace, clock: Clock) -> Callable[..., Any]:
-    """The same execution as slime's --custom-generate-function-path."""
+    """Make the same execution as slime's --custom-generate-function-path."""
 
     async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
         clock.started.setdefault(sample.group_index, clock.step)
@@ -111,7 +111,7 @@ def make_generate(options: argparse.Namespace, clock: Clock) -> Callable[..., An
 
 
 class Numbered(ListDataSource):
-    """Every sample carries its index, by which its work is as long under every policy."""
+    """Gives each sample an index, which fixes its work time under every policy."""
 
     def _next_group(self) -> list[Any]:
         group = super()._next_group()
@@ -123,7 +123,7 @@ class Numbered(ListDataSource):
 def drive(
     step: Callable[[int], Any], update: Callable[[], None], options: argparse.Namespace, script: str
 ) -> list[float]:
-    """Call `step` as slime's train.py or train_async.py does; returns the wall time of each step."""
+    """Call `step` as slime's train.py or train_async.py does. Returns the wall time of each step."""
     times, began = [], time.perf_counter()
     with ThreadPoolExecutor(1) as manager:
         coming = manager.submit(step, 0)

@@ -1,7 +1,7 @@
-"""Agents as cheap as possible: raw HTTP/1.1 over one connection each. A process of its own, steered over stdin.
+"""Minimal agents: raw HTTP/1.1 over one connection each, in a separate process driven over stdin.
 
 A command is a JSON object: {"url", "name", "sessions", "turns", "at_once", "length"}; `direct` posts a prompt of ids to
-an engine instead. The answer: {"turns", "errors", "seconds", "p50"}, the last the median of a turn's seconds.
+an engine instead. The answer is {"turns", "errors", "seconds", "p50"}; p50 is the median of seconds per turn.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from bench.framing import Framing
 from bench.pinned import pin
 
 ECHO = {"role": "assistant", "content": "Let me look."}
-# Every message of a run is one that no subject has seen before.
+# No subject sees the same message twice.
 NUMBERS = itertools.count()
 
 
 class Connection(Framing):
-    """Posts one body at a time and returns status and body of the answer."""
+    """Posts one body at a time and returns the answer's status and body."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Result:
 
 
 class Load:
-    """Agents of one command. `texts`: new messages, one after the other, each made unique by a number."""
+    """The agents of one command. `texts`: new messages in sequence, each made unique by a number."""
 
     def __init__(self, material: dict[str, Any], command: dict[str, Any]) -> None:
         self._command = command
@@ -118,7 +118,7 @@ class Load:
         return f"POST {path} HTTP/1.1\r\n{headers}".encode()
 
     async def _ask(self, connection: Connection, head: bytes, body: bytes) -> bytes | None:
-        """The answer's body, None for an error."""
+        """Return the answer's body, None for an error."""
         began = time.perf_counter()
         status, raw = await connection.post(head, body)
         self._result.latencies.append(time.perf_counter() - began)
@@ -128,7 +128,7 @@ class Load:
 
 
 def _message(raw: bytes) -> dict[str, Any]:
-    """The assistant message of an answer; a fixed one where the answer is the engine's own."""
+    """Return the assistant message of an answer; a fixed one if the answer is the engine's own."""
     choices = orjson.loads(raw).get("choices")
     return choices[0]["message"] if choices else ECHO
 

@@ -1,4 +1,4 @@
-"""What all processes of a run share, as one JSON file: the model's directory, canned answers and messages."""
+"""Data shared by all processes of a benchmark, as one JSON file: model directory, canned answers, messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOOLS = [
 def write_material(folder: Path, sources: list[ModuleType], *, small: bool = False) -> Path:
     """Write the tokenizer and `material.json` into `folder`; returns the path of the latter.
 
-    small: a vocabulary that loads in no time, in the real one's place.
+    small: use a tiny vocabulary that loads instantly.
     """
     tokenizer = tiny_tokenizer() if small else qwen_tokenizer()
     tokenizer.save_pretrained(folder / "model")
@@ -73,7 +73,7 @@ def qwen_tokenizer():
 
 
 def _answer(core, number: int) -> list[int]:
-    """The ids of a turn that says something and calls a tool, about 40 tokens."""
+    """Encode a turn with text and a tool call, about 40 tokens."""
     arguments = json.dumps({"path": f"src/part_{number}/module.py", "lines": f"{number * 40}-{number * 40 + 39}"})
     call = f'<tool_call>\n{{"name": "read_file", "arguments": {arguments}}}\n</tool_call>'
     return core.encode(f"Let me look.\n{call}<|im_end|>", add_special_tokens=False).ids

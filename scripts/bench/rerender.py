@@ -1,4 +1,4 @@
-"""What gateways commonly do, for comparison: render the whole chat and encode it at every turn."""
+"""The common gateway design, for comparison: render and encode the whole chat at every turn."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rerender:
 
     @staticmethod
     def _readable(message: dict[str, Any]) -> dict[str, Any]:
-        """Templates read arguments as an object."""
+        """Parse call arguments: templates expect an object."""
         if "tool_calls" not in message:
             return message
         calls = [

@@ -1,7 +1,7 @@
-"""Files of the package that a turn and a step run through, counted with a profile hook.
+"""Count the package's files that a turn and a step run through, with a profile hook.
 
-A turn is counted on the gateway's threads, from a request's arrival to its answer: the second of a conversation, and
-the same again in a second execution, when everything is warm. A step is one call of `generate` on all threads.
+A turn is counted on the gateway's threads, from a request's arrival to its answer: the second of a conversation, in a
+second execution, when everything is warm. A step is one call of `generate` on all threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ASIDE = ("testing/",)
 
 
 class Recorder:
-    """Counts calls per file of the package while it is open, on threads whose names begin with one of `threads`."""
+    """While open, counts calls per file of the package, on threads whose names start with one of `threads`."""
 
     def __init__(self) -> None:
         self.threads: tuple[str, ...] | None = None
@@ -51,7 +51,7 @@ class Recorder:
 
 
 def post(base: str, key: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """One chat completion, by a client that runs no code on the gateway's threads."""
+    """Post one chat completion from a client that runs no code on the gateway's threads."""
     url = urlsplit(base)
     connection = http.client.HTTPConnection(url.hostname or "", url.port or 0)
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
@@ -64,7 +64,7 @@ def post(base: str, key: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def count(turns: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Calls per file of one warm turn, and of one warm step."""
+    """Count calls per file of one warm turn and of one warm step."""
     import agentlightning as agl
 
     from slime_agl.rollout import generate, shutdown

@@ -1,4 +1,4 @@
-"""Rounds of the same work against each subject in turn, with all processes alive."""
+"""Run rounds of the same work against each subject in turn, with all processes alive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Numbers of ten-turn sessions: `sessions` at 64 at once, `many` at `crowd` at once, `single` one at a time, `held`
+    """Counts of ten-turn sessions: `sessions` at 64 at once, `many` at `crowd` at once, `single` one at a time, `held`
     for memory. long: turns of the long session."""
 
     sessions: int
@@ -36,11 +36,11 @@ QUICK = Scale(sessions=8, many=32, crowd=32, single=2, long=5, held=4)
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Medians over the rounds; for memory the most of any, because later rounds find room that earlier ones left.
+    """Medians over the rounds; for memory the maximum, because later rounds reuse freed memory.
 
-    rate, crowd_rate: turns a second at 64 and at 512 at once; cpu, crowd_cpu: CPU milliseconds a turn there.
-    added: milliseconds a turn, one at a time, less the engine called directly. long_cpu: CPU milliseconds of the
-    long session. held: MiB for 1000 turns held. turns, errors: over all rounds.
+    rate, crowd_rate: turns per second at 64 and 512 sessions at once; cpu, crowd_cpu: CPU milliseconds per turn there.
+    added: milliseconds per turn, one at a time, minus a direct call of the engine. long_cpu: CPU milliseconds of the
+    long session. held: MiB per 1000 turns kept. turns, errors: over all rounds.
     """
 
     rate: float
@@ -55,7 +55,7 @@ class Figures:
 
 
 class Process:
-    """A child that answers each line of JSON on its standard input with one on its standard output."""
+    """A child process that answers each line of JSON on stdin with one on stdout."""
 
     def __init__(self, module: str, *arguments: str, checkout: Path | None = None) -> None:
         path = {} if checkout is None else {"PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'scripts'}"}
@@ -92,7 +92,7 @@ def measure(
 ) -> dict[str, Figures]:
     """Run every workload against every subject, `rounds` times over.
 
-    other: another checkout of this project, measured as the subject 'other'.
+    other: another checkout of this project, measured as subject 'other'.
     """
     with ExitStack() as stack:
 
@@ -109,7 +109,7 @@ def measure(
         taken: dict[str, list[dict[str, float]]] = {name: [] for name in running}
         for number in range(rounds + 1):
             for name, subject in running.items():
-                # The first round only warms up.
+                # The first round is a warm-up.
                 found = _round(load, subject, engine, QUICK if number == 0 else scale)
                 if number:
                     taken[name].append(found)

@@ -1,7 +1,7 @@
-"""Measure what many live sessions cost one process: memory, file descriptors and threads before, at the peak and after.
+"""Measure the cost of many live sessions: memory, file descriptors and threads before, at the peak and after.
 
-The engine is a process of its own; gateway and clients share one. Sessions live at once: each makes its turns, the
-last of which is held at the gateway until all others have come as far.
+The engine runs in a separate process; gateway and clients share one. All sessions live at once: the last turn of each
+waits at the gateway until all others have got there.
 
     scripts/bench/gateway sessions [--count 1024] [--turns 4] [--client raw|shared|openai] [--where]
 """
@@ -34,7 +34,7 @@ SETTLE_SECONDS = 15
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What the process holds now. memory: bytes."""
+    """The process's current resources. memory: bytes."""
 
     memory: int
     descriptors: int
@@ -46,7 +46,7 @@ class Taken:
 
 
 class Raw:
-    """An agent as cheap as possible: one connection, bodies put together by hand."""
+    """A minimal agent: one connection, hand-made bodies."""
 
     def __init__(self, url: str, path: str) -> None:
         self._host, self._port = url.removeprefix("http://").split(":")
@@ -71,7 +71,7 @@ class Raw:
 
 
 class OpenAI:
-    """An agent with OpenAI's client. http: the HTTP client that it shares with others, None for one of its own."""
+    """An agent with OpenAI's client. http: a shared HTTP client, None for its own."""
 
     def __init__(self, url: str, path: str, http: Any = None) -> None:
         import openai
@@ -124,7 +124,7 @@ async def _live(subject: Ours, count: int, turns: int, client: str) -> Taken:
 
 
 def _settled(idle: Taken) -> Taken:
-    """What is held when connections to the engine were idle for as long as they are kept."""
+    """Measure once idle connections to the engine have expired."""
     for _ in range(SETTLE_SECONDS):
         gc.collect()
         end = Taken.now()
@@ -165,7 +165,7 @@ def main(arguments: list[str]) -> None:
         stack.callback(engine.stop)
         subject = Measured(engine.hello["url"], json.loads(material.read_text())["model"])
         stack.callback(subject.stop)
-        # What is made once, by the first session.
+        # Created once, by the first session.
         subject.open("warm", 2)
         asyncio.run(_warm(subject, options.client))
         subject.close("warm")
@@ -188,7 +188,7 @@ def main(arguments: list[str]) -> None:
 
 
 async def _warm(subject: Measured, client: str) -> None:
-    # Side by side and long enough for both threads that encode, which are made once.
+    # Concurrent and long enough to start both encoder threads, which are created once.
     await asyncio.gather(*(_warm_one(subject, client, number) for number in range(2)))
 
 

@@ -1,6 +1,6 @@
-"""A measured gateway in a process of its own, pinned to one core and steered over its standard input.
+"""A gateway under measurement, in a separate process pinned to one core and driven over stdin.
 
-Commands, one JSON object a line, each answered with one: {"open": name, "count": n}, {"close": name},
+Commands are one JSON object per line, each answered with one: {"open": name, "count": n}, {"close": name},
 {"cpu": true} with the process's CPU seconds, {"resident": true} with its memory in bytes.
 """
 
@@ -48,7 +48,7 @@ class Subject(Protocol):
 
 
 class Ours:
-    """The gateway of this project, with a sink that forgets."""
+    """This project's gateway, with a sink that discards."""
 
     def __init__(self, engine: str, model: str) -> None:
         tokenizer = load_tokenizer(model)
@@ -68,7 +68,7 @@ class Ours:
         self.url = self._gateway.url
 
     def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None:
-        """Spans belong to the agents' process."""
+        """No spans: they belong to the agents' process."""
 
     def open(self, name: str, count: int) -> None:
         async def all_of_them() -> None:
@@ -87,7 +87,7 @@ class Ours:
 
 
 class Served:
-    """A bare aiohttp server with one handler, on a thread with uvloop, as ours is."""
+    """A bare aiohttp server with one handler, on a uvloop thread like ours."""
 
     def __init__(self, make: Callable[[aiohttp.ClientSession], Callable[[web.Request], Awaitable[Any]]]) -> None:
         self._thread = LoopThread("bench-server", uvloop.new_event_loop())
@@ -104,14 +104,14 @@ class Served:
         return f"http://127.0.0.1:{runner.addresses[0][1]}"
 
     def open(self, name: str, count: int) -> None:
-        """Sessions begin with their first request."""
+        """No-op: sessions start with their first request."""
 
     def close(self, name: str) -> None:
-        """Nothing is held."""
+        """No-op: nothing is kept."""
 
 
 class Empty(Served):
-    """Passes the body on to the engine and the answer back: what HTTP alone costs."""
+    """Forwards the body to the engine and the answer back: the cost of HTTP alone."""
 
     def __init__(self, engine: str, model: str) -> None:
         def make(client: aiohttp.ClientSession) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -151,7 +151,7 @@ def resident() -> int:
 def main(kind: str, engine: str, material: str) -> None:
     pin(last=False)
     subject = SUBJECTS[kind](engine, json.loads(Path(material).read_text())["model"])
-    garbage.relax()  # as the runtime does; for all subjects alike
+    garbage.relax()  # as the runtime does, for every subject
     print(json.dumps({"url": subject.url}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

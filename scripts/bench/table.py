@@ -1,4 +1,4 @@
-"""The figures as a table: for people, and for the README."""
+"""Format the figures as a table, for the terminal or the README."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = (
 
 
 def cells(figures: Mapping[str, Figures]) -> list[list[str]]:
-    """Header and rows. Beside each other subject's figure: how many times better ours is."""
+    """Return header and rows; every other subject's figure is followed by its ratio to ours."""
     names = [name for name in NAMES if name in figures]
     out = [["", *(NAMES[name] for name in names)]]
     for title, field, form, more_is_better in ROWS:

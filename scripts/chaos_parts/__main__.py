@@ -1,4 +1,4 @@
-"""Run the parts, print the table, and end with 1 when a promise is broken."""
+"""Run the parts and print the table. Exit status 1 if a promise is broken."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 
 def chosen(trials: list[Trial], only: list[str]) -> list[Trial]:
-    """The trials of the parts named, or of one fault alone where one is named."""
+    """Select the trials of the named parts, or of one named fault alone."""
     if not only:
         return trials
     found = []
@@ -94,7 +94,7 @@ def chosen(trials: list[Trial], only: list[str]) -> list[Trial]:
         part, _, kind = name.partition(":")
         mine = [trial for trial in trials if trial.part == part]
         told = [trial for trial in mine if kind in trial.kinds]
-        # A trial that cannot be taken apart runs whole.
+        # An indivisible trial runs whole.
         found += [one for one in told[0].alone() or told[:1] if kind in one.kinds] if told else mine
     return found
 

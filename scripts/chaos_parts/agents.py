@@ -1,4 +1,4 @@
-"""Part `agents`: hostile agents among well-behaved ones. Each attempt fails, or not, by itself; the run goes on."""
+"""Part `agents`: hostile agents among well-behaved ones. Each attempt fails or succeeds alone; the run continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEADLINE_SECONDS = 6.0
 
 
 def trials(setting: Setting) -> list[Trial]:
-    """Quick: many in one process. Thorough: each alone as well."""
+    """Quick: many in one process. Thorough: also each alone."""
     names = list(HOSTILE)
     setting.random("agents").shuffle(names)
     bunches: list[tuple[str, ...]] = []
@@ -85,7 +85,7 @@ def _blocking(folder: Path) -> Any:
 
 
 def _check_ends(drive: Drive, trial: Trial, folder: Path, done: list[Any]) -> None:
-    """Each hostile attempt ended as it had to, with its traceback, and none of its processes lives."""
+    """Check that each hostile attempt ended as it must, with its traceback, and left no process."""
     for kind in trial.kinds:
         who = f"agents: {kind}"
         mine = [one for one in done if one.task["harm"] == kind]

@@ -1,4 +1,4 @@
-"""Part `engine`: an engine whose answers and connections break, one way at a time and many at once."""
+"""Part `engine`: an engine whose answers and connections break, one fault at a time and many at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = ("sync", "partial", "async")
 
 
 def trials(setting: Setting) -> list[Trial]:
-    """Quick: all faults, many at a time. Thorough: each alone in every mode as well."""
+    """Quick: all faults, many at a time. Thorough: also each alone in every mode."""
     quick = [kind for kind in FAULTS if not FAULTS[kind].waits]
     slow = tuple(kind for kind in FAULTS if FAULTS[kind].waits)
     setting.random("engine").shuffle(quick)

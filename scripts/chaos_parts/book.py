@@ -1,4 +1,4 @@
-"""Trained tokens compared with the engine's own record: id, position, logprob, once, and of the right execution."""
+"""Compare trained tokens with the engine's own record: id, position, logprob, once, and in the right execution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Plain:
-    """A Sample as the drill keeps it: what slime would train on."""
+    """The part of a Sample that slime trains on."""
 
     prompt: str
     tokens: list[int]
@@ -49,7 +49,7 @@ class Plain:
 
 @dataclass(slots=True)
 class Book:
-    """The record of one engine or of several, and what it says about samples."""
+    """The records of one or several engines, to check Samples against."""
 
     answers: dict[tuple[int, ...], list[Answer]] = field(default_factory=dict)
     injected: dict[str, int] = field(default_factory=dict)

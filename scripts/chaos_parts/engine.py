@@ -1,7 +1,7 @@
-"""The engine: a process of its own that samples, writes down what it sampled before it says it, and lies on request.
+"""The engine: a separate process that samples, records what it sampled before it answers, and lies on request.
 
-The record is a file with one JSON line for each answer: who asked (a mark in the prompt names fault, attempt and row),
-what the engine was shown, what it sampled, and whether what went over the wire was a lie. It survives every process.
+The record is a file with one JSON line per answer: who asked (a mark in the prompt names fault, attempt and row), the
+prompt ids, the sampled ids, and whether the answer sent was a lie. It outlives every process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPENER = "<|im_start|>assistant"
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What was sampled for one request. mark: fault, rollout, attempt, row. turn: answers that the prompt holds."""
+    """What was sampled for one request. mark: fault, rollout, attempt, row. turn: answers already in the prompt."""
 
     serial: int
     rid: str
@@ -44,7 +44,7 @@ class Truth:
     most: int | None
 
     def wire(self) -> dict[str, Any]:
-        """The honest answer, as SGLang words it."""
+        """The honest answer in SGLang's format."""
         entries = [[value, token, None] for value, token in zip(self.logprobs, self.output, strict=True)]
         meta = {
             "id": self.rid,
@@ -59,7 +59,7 @@ class Truth:
         return {"text": "", "output_ids": self.output, "meta_info": meta}
 
     def cut(self, count: int) -> Truth:
-        """The partial answer of an aborted request."""
+        """Return the partial answer of an aborted request."""
         values = {name: getattr(self, name) for name in self.__slots__}
         partial = {"output": self.output[:count], "logprobs": self.logprobs[:count], "finish": {"type": "abort"}}
         return Truth(**{**values, **partial})
@@ -67,7 +67,7 @@ class Truth:
 
 @dataclass(slots=True)
 class Plan:
-    """How an engine behaves. faults: names of those that marks may ask for. latency: seconds of an answer, at most."""
+    """Engine behaviour. faults: names that marks may request. latency: maximum seconds per answer."""
 
     record: Path
     seed: int = 0
@@ -179,7 +179,7 @@ class Engine:
         said = f"{os.getpid()}.{self._serial} " + " ".join(self._random.choices(WORDS, k=self._random.randrange(2, 6)))
         if "[tool]" in text and "<tool_response>" not in text.rpartition("[tool]")[2]:
             said = f'<tool_call>\n{{"name": "add", "arguments": {{"a": {self._serial}, "b": 1}}}}\n</tool_call>'
-        # Every other answer is spelled letter by letter, which no encoder would do.
+        # Every other answer is spelled letter by letter, as no encoder would.
         canonical = self._random.random() < 0.5 or "<" in said or "é" in said
         output = self.tokenizer.encode(said) if canonical else [t for char in said for t in self._letters[char]]
         output.append(self._stop)
@@ -217,7 +217,7 @@ class Engine:
 
 
 class EngineProcess:
-    """An engine in a fork of this process, which must not have threads. `kill` ends it as the kernel would."""
+    """An engine in a fork of this process, which must be single-threaded. `kill` ends it with SIGKILL."""
 
     def __init__(self, plan: Plan, tokenizer: Any, faults: Any = None) -> None:
         self._plan, self._tokenizer, self._faults = plan, tokenizer, faults or {}
@@ -268,7 +268,7 @@ class EngineProcess:
 
 
 def end_with(parent: int) -> None:
-    """Have this process killed when its parent ends, however that ends."""
+    """Have the kernel kill this process when its parent dies."""
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)

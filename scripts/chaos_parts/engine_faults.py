@@ -1,7 +1,7 @@
-"""The ways in which an engine's answers and connections break, by name.
+"""Faults of an engine's answers and connections, by name.
 
-A lie must train nothing, whatever the product makes of it; what is no lie says the truth in an unusual way, or says
-nothing at all, and may train what the record holds. Each fault meets an agent in the middle of its conversation.
+A lie must train nothing, whatever the product makes of it; other faults tell the truth in an unusual way, or say
+nothing, and may train what was recorded. Each fault meets an agent in the middle of its conversation.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def fault(name: str, **more: Any) -> Callable[[Callable[..., Iterable[Op]]], Cal
 
 
 def plain(name: str, *ops: Op, **more: Any) -> None:
-    """A fault that does not depend on what was sampled."""
+    """Register a fault that does not depend on what was sampled."""
     FAULTS[name] = Fault(name, lambda truth, engine: ops, **more)
 
 
 def bytes_of(name: str, change: Callable[[bytes], Iterable[Op]], **more: Any) -> None:
-    """A fault of how an honest body is sent."""
+    """Register a fault in how an honest body is sent."""
     FAULTS[name] = Fault(name, lambda truth, engine: change(body_of(truth)), **more)
 
 
 def wrong(name: str, change: Callable[[dict[str, Any], dict[str, Any]], Any], **more: Any) -> None:
-    """A fault of what an answer says: change(answer, its meta_info) in place, or return another answer."""
+    """Register a fault in an answer's content: change(answer, its meta_info) edits it, or returns another."""
 
     def make(truth: Truth, engine: Any) -> Iterable[Op]:
         answer = copy.deepcopy(truth.wire())
@@ -204,7 +204,7 @@ for _name, _value in {
 
 
 def first(meta: dict[str, Any], **changes: Any) -> None:
-    """Change the first entry: logprob, id."""
+    """Change the logprob or id of the first entry."""
     entry = meta["output_token_logprobs"][0]
     entry[0], entry[1] = changes.get("logprob", entry[0]), changes.get("id", entry[1])
 

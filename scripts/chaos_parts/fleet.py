@@ -1,6 +1,6 @@
-"""Part `fleet`: workers and router killed and frozen behind the real sglang-router, under slime's settings for it.
+"""Part `fleet`: kill and freeze workers and router behind the real sglang-router, with slime's settings.
 
-These disable health checks, so that a dead worker stays listed.
+These disable health checks, so a dead worker stays listed.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
 
 
 def _driver(setting: Setting, trial: Trial, folder: Path, url: str, records: list[Path]) -> int:
-    """slime's process, forked before anything happens, so that workers can come and go here."""
+    """Fork slime's process first, so that workers can come and go in this one."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -139,7 +139,7 @@ def _driver(setting: Setting, trial: Trial, folder: Path, url: str, records: lis
 
 
 def _wait_for_answers(records: list[Path]) -> None:
-    """Return when the run is under way."""
+    """Wait until answers arrive."""
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         if sum(path.read_bytes().count(b"\n") for path in records if path.exists()) >= FIRST_ANSWERS:

@@ -1,7 +1,6 @@
-"""Agents that harm: what model-written code does, by accident or on purpose. Each runs among well-behaved ones.
+"""Harmful agents: what model-written code does, by accident or on purpose. Each runs among well-behaved ones.
 
-A kind says how its attempt has to end: the boundary that broke ('' for an attempt that ends well) and words that its
-traceback holds.
+A kind declares how its attempt must end: the boundary that breaks ('' for a good end) and words in its traceback.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ LONG = 3600.0
 class Hostile:
     """act: (task, llm, folder) -> reward, a coroutine function unless `threaded`. ends: how its attempt may end.
 
-    says: words of its traceback. threads: how many it leaves that nothing can end. alone: not in one process with
+    says: words of its traceback. threads: unendable threads it leaves. alone: not in one process with
     others. children: it starts processes that must not outlive its attempt.
     """
 
@@ -58,7 +57,7 @@ def hostile(name: str, *ends: str, **more: Any) -> Callable[[Callable[..., Any]]
 
 
 def raises(name: str, make: Callable[[], BaseException], says: str) -> None:
-    """An exception from the main coroutine and one from a thread of its own."""
+    """Raise from the main coroutine and from a separate thread."""
 
     async def act(task: Any, llm: Any, folder: Path) -> float:
         await converse(task, llm, 1)
@@ -324,7 +323,7 @@ async def _(task: Any, llm: Any, folder: Path) -> float:
     os.chdir("/")
     random.seed(0)
     socket.setdefaulttimeout(0.05)
-    sys.stdout = open(os.devnull, "w")  # as careless as what it stands for
+    sys.stdout = open(os.devnull, "w")  # deliberately careless
     sys.stdout.close()
     for name in ("HOME", "PATH", "LANG", "TMPDIR"):
         os.environ.pop(name, None)

@@ -1,6 +1,6 @@
-"""Part `intruders`: half-open sockets, malformed requests, requests of web pages and bodies without end, beside a run.
+"""Part `intruders`: half-open sockets, malformed requests, requests from web pages and endless bodies, during a run.
 
-Nothing of theirs is sampled, nothing is answered with a 5xx, the run goes on, and the process does not grow.
+None of them is sampled or answered with a 5xx, the run continues, and the process does not grow.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _(chance: random.Random, base: str, host: str) -> bytes:
 
 @kind("a request with a byte changed")
 def _(chance: random.Random, base: str, host: str) -> bytes:
-    # Refused for several reasons, so that no single byte lets it in: a changed key may be a placeholder, which passes.
+    # Refused for several reasons, so that no single changed byte admits it: a changed key may pass as a placeholder.
     raw = bytearray(request(base, "evil.example", BODY, "Origin: https://evil.example", key="sk-agl-wrong"))
     raw[chance.randrange(len(raw))] = chance.randrange(256)
     return bytes(raw)
@@ -172,7 +172,7 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
         rows = [{"prompt": f"row {at}", "metadata": {"kind": ""}} for at in range(8)]
         drive = Drive(folder, setting.checkpoint, engine.url, rows, agent=agent, batch=4)
         drive.step(trial.who)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the memory peak
         before = memory("VmRSS")
         ended = 0
         while not ended and not drive.outcome.broken:
@@ -208,7 +208,7 @@ def _judge(trial: Trial, folder: Path, record: Path, grown: float, outcome: Outc
 
 
 def memory(name: str) -> float:
-    """MiB of this process."""
+    """MiB of memory of this process."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) / 1024
 
@@ -269,7 +269,7 @@ class _Intruder:
                 async with asyncio.timeout(PATIENCE):
                     status = await self._ask(port, KINDS[name](self._chance, base, host))
             except TimeoutError:
-                # What may be the beginning of a request is waited for by right.
+                # The gateway rightly waits for what may be the start of a request.
                 self._found["silent"][name] += name not in ("bytes at random", "a request with a byte changed", "TLS")
                 status = 0
             except OSError:
@@ -281,7 +281,7 @@ class _Intruder:
                 counts += Counter()
 
     async def _ask(self, port: int, raw: bytes) -> int:
-        """The status of the answer, 0 for a closed connection."""
+        """Return the answer's status, 0 for a closed connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(raw)
@@ -292,7 +292,7 @@ class _Intruder:
         return int(words[1]) if len(words) > 1 and words[0].startswith(b"HTTP/") and words[1].isdigit() else 0
 
     async def _pour(self) -> None:
-        """A body as long as the gateway takes it."""
+        """Send a body for as long as the gateway accepts it."""
         base, host, port = self._target()
         self._found["sent"]["a body without end"] += 1
         try:

@@ -31,14 +31,14 @@ from slime_agl.testing import make_args
 
 STEPS, SAVE_INTERVAL, ROWS, BATCH = 6, 2, 7, 3
 LIVES = 6
-# A life takes about so long where nothing else runs; a kill after its end finds nothing to kill, and is not counted.
+# About how long a life takes on an idle machine; a kill after its end hits nothing and is not counted.
 LIFE_SECONDS = 2.5
 AGENT = "chaos_parts.kills:agent"
 dropped: list[int] = []
 
 
 def trials(setting: Setting) -> list[Trial]:
-    """Quick: a life in each mode. Thorough: a hundred in each."""
+    """Quick: one life per mode. Thorough: a hundred per mode."""
     count = 1 if setting.quick else 100
     return [
         Trial("kills", (f"SIGKILL {mode} {at}",), setting.bound(_run), 60.0, setting.seed * 1000 + at, mode, "")
@@ -54,7 +54,7 @@ async def agent(task: Any, llm: Any) -> float:
 
 
 def drop_some(args: Any, group: list[Any], **_: Any) -> bool:
-    """A dynamic filter, so that some groups are dropped for a counted reason."""
+    """A dynamic filter that drops some groups for a counted reason."""
     keep = group[0].prompt not in ("row 2", "row 5")
     if not keep:
         dropped.append(group[0].group_index)
@@ -62,7 +62,7 @@ def drop_some(args: Any, group: list[Any], **_: Any) -> bool:
 
 
 def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
-    """A life: killed once or twice, then left to end; and what it trained on."""
+    """Run a life: kill it once or twice, then let it finish; returns what it trained on."""
     outcome, chance = Outcome(), setting.random(f"{trial.kinds[0]} {trial.seed}")
     record = folder / "record.jsonl"
     rows = "".join(json.dumps({"input": f"row {at}", "metadata": {"kind": ""}}) + "\n" for at in range(ROWS))
@@ -129,7 +129,7 @@ def _life(args: Any, mode: str, folder: Path, kill_at: float | None) -> int:
 
 
 class Life:
-    """The driver from start to end, or to its death."""
+    """The driver from its start to its end or death."""
 
     def __init__(self, args: Any, directory: Path) -> None:
         self.args = args
@@ -161,7 +161,7 @@ class Life:
 
 
 def _balance(trial: Trial, folder: Path, args: Any, record: Path, outcome: Outcome) -> None:
-    """What the weights were trained on, and what is left, is all that was given out, once; and its tokens are right."""
+    """Check that trained and remaining prompts are those given out, once each, and that their tokens are right."""
     step, weights = json.loads((folder / "life" / "latest.json").read_text("utf-8"))
     source = ResumableDataSource(args)
     source.load(step)

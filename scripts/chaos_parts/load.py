@@ -1,4 +1,4 @@
-"""The load that faults are injected into: a well-behaved agent, and slime's calls around it, with its books."""
+"""The load that faults are injected into: a well-behaved agent, and slime's calls around it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MODES: dict[str, dict[str, Any]] = {
 }
 TURNS = 3
 EVER = 1 << 30
-GONE_SECONDS = 8.0  # for threads and sockets that are on their way out
+GONE_SECONDS = 8.0  # for threads and sockets still closing
 
 
 class Seen:
-    """What agents saw: errors by words, and how many executions began."""
+    """What agents saw: errors by message, and how many executions started."""
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
@@ -61,13 +61,13 @@ def mark(task: Any, endpoint: str) -> str:
 
 
 def client(llm: Any, **more: Any) -> httpx.AsyncClient:
-    """A cheap client: reading all certificates of the machine would be most of an execution."""
+    """A cheap client: loading the system's certificates would dominate an execution."""
     headers = {"Authorization": f"Bearer {llm.api_key}"}
     return httpx.AsyncClient(verify=False, trust_env=False, headers=headers, timeout=more.pop("timeout", 60.0), **more)
 
 
 async def ask(http: httpx.AsyncClient, llm: Any, messages: list[Any], **more: Any) -> dict[str, Any]:
-    """One turn: appends the reply to the messages and returns it."""
+    """Take one turn: append the reply to the messages and return it."""
     body = {"model": "m", "messages": messages, **more}
     answer = await http.post(f"{llm.endpoint}/chat/completions", json=body)
     reply = answer.raise_for_status().json()["choices"][0]["message"]
@@ -76,7 +76,7 @@ async def ask(http: httpx.AsyncClient, llm: Any, messages: list[Any], **more: An
 
 
 async def converse(task: Any, llm: Any, turns: int = TURNS, *, brave: bool = True, timeout: float = 60.0) -> int:
-    """Some turns; a brave agent goes on after an error, as many do, another one fails. Returns the answers it got."""
+    """Take some turns; a brave agent continues after an error, others fail. Returns the replies."""
     messages: list[Any] = [{"role": "user", "content": f"{mark(task, llm.endpoint)} go"}]
     got = 0
     async with client(llm, timeout=timeout) as http:
@@ -103,7 +103,7 @@ async def steady(task: Any, llm: Any) -> float:
 
 
 class OneByOne(ListDataSource):
-    """Gives one group when asked for several, so that a step has none to spare: it waits for each fault to end."""
+    """Gives one group when asked for several, so that a step has none to spare and waits for each fault to end."""
 
     def get_samples(self, num_samples: int) -> list[list[Any]]:
         return super().get_samples(min(1, num_samples))
@@ -150,7 +150,7 @@ class Drive:
         self.raised = False
 
     def step(self, who: str) -> bool:
-        """One call of slime's; what it raises breaks the promise that nothing ends the run."""
+        """Make one of slime's calls; an exception breaks the promise that nothing ends the run."""
         number, self.steps = self.steps, self.steps + 1
         try:
             output = generate(self.args, number, self.source)
@@ -169,9 +169,9 @@ class Drive:
         return True
 
     def close(self, who: str, records: list[Path], *, threads: int = 0) -> Outcome:
-        """Balance: tokens with the engine's record, prompts with the data source, the process with what it was before.
+        """Compare tokens with the engine's record, prompts with the data source, and the process with its start.
 
-        threads: how many an agent left that nothing can end.
+        threads: unendable threads that agents left.
         """
         runtime = current()
         held = Lasting.of(runtime, RolloutArgs.read(self.args)).outstanding.after(EVER) if runtime else []
@@ -205,7 +205,7 @@ class Drive:
         dropped = sum(int(count) for name, count in self.metrics.items() if name.startswith("dropped_groups/"))
         twice = [number for number, count in Counter(numbers).items() if count > 1]
         lost = len(taken - set(numbers) - back - held) - dropped
-        # A step that raised tells no figures of what it dropped; that it raised is broken already.
+        # A step that raised reports no drop counts; its exception is a broken promise already.
         lost = 0 if self.raised else max(0, lost)
         self.outcome.twice, self.outcome.lost = len(twice), lost
         if twice:
@@ -226,7 +226,7 @@ class Drive:
 
 
 def flat(group: Any) -> list[Plain]:
-    """What of a group trains."""
+    """Return the Samples of a group that train."""
     samples = [one for entry in group for one in (entry if isinstance(entry, list) else [entry])]
     return [Plain.of(sample) for sample in samples if not sample.remove_sample] or [_nothing(samples[0])]
 
@@ -236,7 +236,7 @@ def _nothing(sample: Sample) -> Plain:
 
 
 def leftovers() -> dict[str, int]:
-    """Threads, open files and children of this process."""
+    """Count this process's threads, open files and children."""
     gc.collect()
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     return {
@@ -248,7 +248,7 @@ def leftovers() -> dict[str, int]:
 
 
 def _runs(pid: str) -> bool:
-    """Whether a process is more than an entry that nobody has collected."""
+    """True unless the process is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -256,5 +256,5 @@ def _runs(pid: str) -> bool:
 
 
 async def tasks() -> int:
-    """Tasks on this loop; run it on the runtime's."""
+    """Count the tasks on this loop; run it on the runtime's."""
     return sum(1 for task in asyncio.all_tasks() if not task.done())

@@ -1,4 +1,4 @@
-"""What a trial found: figures, and promises that were broken."""
+"""A trial's findings: figures and broken promises."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 @dataclass(slots=True)
 class Outcome:
-    """load: executions, turns and trained tokens. faults: injected, by kind. errors: what agents saw, by words.
+    """load: executions, turns and trained tokens. faults: injected, by kind. errors: what agents saw, by message.
 
-    broken: (who, what) of each promise that did not hold. left: what outlived the run, by kind. notes: lines to print.
+    broken: (who, what) per broken promise. left: leftovers of the run, by kind. notes: lines to print.
     """
 
     executions: int = 0
@@ -47,6 +47,6 @@ class Outcome:
 
     @classmethod
     def load(cls, path: Path) -> Outcome:
-        held: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        held["broken"] = [tuple(pair) for pair in held["broken"]]
-        return cls(**{**held, **{name: Counter(held[name]) for name in ("faults", "errors", "left")}})
+        saved: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        saved["broken"] = [tuple(pair) for pair in saved["broken"]]
+        return cls(**{**saved, **{name: Counter(saved[name]) for name in ("faults", "errors", "left")}})

@@ -1,4 +1,4 @@
-"""The table: load held, faults injected, and what came of them."""
+"""The table of loads, injected faults and their results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_SAID = 3
 
 
 def table(found: Mapping[str, Outcome], *, markdown: bool) -> str:
-    """One line for each part, and their sum."""
+    """Return one line per part, and the totals."""
     whole = Outcome()
     for outcome in found.values():
         whole.add(outcome)
@@ -43,7 +43,7 @@ def table(found: Mapping[str, Outcome], *, markdown: bool) -> str:
 
 
 def details(found: Mapping[str, Outcome]) -> str:
-    """What was injected and what agents saw, by kind."""
+    """Return injected faults and what agents saw, by kind."""
     lines = []
     for name, outcome in found.items():
         lines.append(f"{name}: faults: " + _counts(outcome.faults))
@@ -53,7 +53,7 @@ def details(found: Mapping[str, Outcome]) -> str:
 
 
 def complaints(found: Mapping[str, Outcome], seed: int) -> str:
-    """Each broken promise, and the command that shows it again."""
+    """Return each broken promise with the command that reproduces it."""
     lines = []
     for name, outcome in found.items():
         said: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What all parts share: the scale, the seed, the language."""
+"""Settings shared by all parts: scale, seed, language."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Setting:
     steps: int = 0
 
     def random(self, part: str) -> random.Random:
-        """Random numbers that depend on the seed and the part alone."""
+        """Return a generator that depends only on the seed and the part."""
         return random.Random(f"{part} {self.seed}")
 
     def bound(self, run: Callable[[Setting, Trial, Path], Outcome]) -> Callable[[Trial, Path], Outcome]:

@@ -1,4 +1,4 @@
-"""A soak: many steps with every kind of agent and engine fault; memory, files, threads and tasks have to stay flat."""
+"""A soak: many steps with every kind of agent and engine fault; memory, files, threads and tasks must stay flat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOOLS = [
         "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {}, "b": {}}}},
     }
 ]
-# Agents of which each step can bear some: none that needs a deadline, and none that leaves what nothing can end.
+# Agents that any step can include: none needs a deadline or leaves what nothing can end.
 HARMS = (
     "exit() in the main coroutine",
     "KeyboardInterrupt",
@@ -51,7 +51,7 @@ HARMS = (
     "a reward that is NaN",
     "10,000 messages",
 )
-# How much each may grow from the first part of the run to its last.
+# Allowed growth from the first part of the run to the last.
 SPARE = {"MiB": 32.0, "fds": 12.0, "threads": 6.0, "tasks": 6.0, "children": 2.0}
 
 
@@ -93,7 +93,7 @@ def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
 
 
 async def _kinds_of_tasks() -> dict[str, int]:
-    """Coroutines that are under way on this loop, by name."""
+    """Count the coroutines running on this loop, by name."""
     return Counter(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
 
 
@@ -124,13 +124,13 @@ async def _with_tool(task: Any, llm: Any) -> float:
 
 
 def _look(drive: Drive, trial: Trial, number: int, steps: int) -> dict[str, float]:
-    """One step; every so often what the process holds after it."""
+    """Run one step; now and then, measure the process after it."""
     drive.step(trial.who)
     seen.kept = []
     drive.source.taken[:-64] = []
     if (number + 1) % max(1, steps // SHOWN):
         return {}
-    ctypes.CDLL(None).malloc_trim(0)  # what is free, but not given back, is no leak
+    ctypes.CDLL(None).malloc_trim(0)  # free memory not returned to the system does not count as a leak
     runtime = current()
     count = runtime.run(tasks()) if runtime else 0
     return {"step": number + 1, "MiB": memory("VmRSS"), **leftovers(), "tasks": count, "at": time.monotonic()}

@@ -27,7 +27,7 @@ Run = Callable[["Trial", Path], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """kinds: the faults it injects. run: returns what it found, in a process of its own. seconds: its deadline."""
+    """kinds: the faults it injects. run: returns its findings, in a separate process. seconds: its deadline."""
 
     part: str
     kinds: tuple[str, ...]
@@ -44,7 +44,7 @@ class Trial:
         return f"{self.part}: {names}" + (f" [{how}]" if how else "")
 
     def alone(self) -> list[Trial]:
-        """The same trial for each of its kinds by itself, to find who is to blame."""
+        """Make the same trial for each of its kinds alone, to find the culprit."""
         return (
             [replace(self, kinds=(kind,), seconds=min(self.seconds, ALONE_SECONDS)) for kind in self.kinds]
             if len(self.kinds) > 1
@@ -64,7 +64,7 @@ class _Child:
 
 @dataclass(slots=True)
 class _Bunch:
-    """A trial of several kinds that broke a promise, while each of them runs alone."""
+    """A trial of several kinds that broke a promise, while each kind runs alone."""
 
     trial: Trial
     found: Outcome
@@ -73,12 +73,12 @@ class _Bunch:
 
 
 def conduct(trials: Sequence[Trial], root: Path, *, jobs: int, seconds: float) -> Iterator[tuple[Trial, Outcome]]:
-    """Run trials, `jobs` at a time, and yield each with what it found.
+    """Run trials, `jobs` at a time, and yield each with its findings.
 
     A trial of several kinds that breaks a promise runs again for each kind alone, and what these found counts for it;
     when none of them breaks one alone, the finding stays with all of them. After `seconds` nothing more is started.
     """
-    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans of a trial come to us
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: a trial's orphans become our children
     waiting: deque[tuple[Trial, _Bunch | None]] = deque((trial, None) for trial in trials)
     running: list[tuple[_Child, _Bunch | None]] = []
     end, number = time.monotonic() + seconds, 0
@@ -129,7 +129,7 @@ def _start(trial: Trial, folder: Path) -> _Child:
         except BaseException:
             traceback.print_exc()
         finally:
-            # An agent may have closed them; nothing may let this process go on as its parent.
+            # An agent may have closed them; this process must never continue as its parent.
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
                     stream.flush()
@@ -153,7 +153,7 @@ def _inside(trial: Trial, folder: Path) -> None:
 
 
 def _ended(running: Sequence[tuple[_Child, _Bunch | None]]) -> list[tuple[_Child, _Bunch | None]]:
-    """Wait until a child has ended or is out of time; those that are get a moment to say where they stand."""
+    """Wait until a child ends or times out; one that times out gets a moment to dump its stacks."""
     if not running:
         return []
     now = time.monotonic()
@@ -195,19 +195,19 @@ def _collect(child: _Child) -> Outcome:
 
 
 def note_process(folder: Path, pid: int) -> None:
-    """Write down a process that an agent started."""
+    """Record a process that an agent started."""
     with (folder / PIDS).open("a") as file:
         file.write(f"{pid} {_started(pid)}\n")
 
 
 def alive(path: Path) -> list[int]:
-    """Processes of a list that still run."""
+    """Return the listed processes that still run."""
     pairs = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return [int(pid) for pid, started in pairs if started and _started(int(pid)) == started]
 
 
 def _started(pid: int) -> str:
-    """When a process began, in ticks since boot: with its pid, its name for good; '' when it has ended."""
+    """Return a process's start in ticks since boot, which with its pid identifies it; '' if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -216,7 +216,7 @@ def _started(pid: int) -> str:
 
 
 def _stack(folder: Path) -> str:
-    """Where the slowest threads stood."""
+    """Return where the slowest threads were."""
     lines = (folder / "stacks").read_text("utf-8", "replace").splitlines() if (folder / "stacks").exists() else []
     frames = [line.strip() for line in lines if "slime_agl" in line or "chaos_parts" in line]
     return "stood at: " + ("; ".join(frames[:4]) or "no stack was written")

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on the engine's side of a connection, one request at a time, with every way out that a broken engine has."""
+"""The engine's side of an HTTP/1.1 connection, one request at a time, with every failure of a broken engine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
-# What a script does to a connection: bytes are sent, a number is waited for, a word ends it.
+# A script's operations on a connection: bytes are sent, a number is a pause, a word ends it.
 Op = bytes | float | str
 RESET, CLOSE, HANG, OPEN = "reset", "close", "hang", "open"
 
 
 class Gone(Exception):
-    """The connection is over."""
+    """The connection is closed."""
 
 
 class Asked(NamedTuple):
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """answer: called for each request; what it returns is played. ambush: called at each phase, True to reset there."""
+    """answer: returns the script to play for a request. ambush: called at each phase, True to reset there."""
 
     def __init__(
         self, answer: Callable[[Connection, Asked], Awaitable[Iterable[Op]]], ambush: Callable[[str], bool]
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
         self._more.set()
 
     async def pause(self, seconds: float) -> None:
-        """Raises Gone when the other side leaves meanwhile."""
+        """Raises Gone if the peer disconnects meanwhile."""
         try:
             async with asyncio.timeout(seconds):
                 await self.gone.wait()
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
 
 
 def message(body: bytes, status: str = "200 OK", headers: Iterable[str] = (), length: int | str | None = None) -> bytes:
-    """One answer. length: what Content-Length says, the truth unless given; '' leaves the header out."""
+    """Format one answer. length: the Content-Length to claim, correct by default; '' omits the header."""
     size = len(body) if length is None else length
     lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", *headers]
     lines += [f"Content-Length: {size}"] if size != "" else []

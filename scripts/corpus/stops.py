@@ -1,4 +1,4 @@
-"""Stop lists that a run might have for a template, right and wrong ones."""
+"""Stop lists that a run might use for a template, right and wrong ones."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Render = Callable[[list[dict]], str]
 
 
 def stop_lists(render: Render, eos: str) -> dict[str, tuple[str, ...]]:
-    """Lists by name; those that a template offers no token for are left out.
+    """Return lists by name, without those that a template has no token for.
 
-    render: renders messages, '' when the template refuses them.
+    render: renders messages, '' if the template rejects them.
     """
     said, called = render(TALKS[0]), render(TALKS[1])
     closer = _first(_between(said, SAID, NEXT))

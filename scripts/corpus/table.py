@@ -1,4 +1,4 @@
-"""Outcomes as tables of plain text."""
+"""Format outcomes as plain-text tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = (EXTENDED, LOOKS_BACK, FORKS, REFUSED)
 
 
 def show(outcomes: Outcomes, *, name_cases: bool) -> int:
-    """Print what was found. Return the exit status: 1 when a continuation lost words."""
+    """Print the outcomes. Returns the exit status: 1 if a continuation lost words."""
     by_list = defaultdict(list)
     for template, found in outcomes:
         for name, outcome in found.items():

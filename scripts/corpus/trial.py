@@ -1,7 +1,7 @@
-"""One template under one stop list: what the plan says of each kind, and whether a continuation loses anything.
+"""Try one template under one stop list: the plan for each kind, and whether a continuation loses anything.
 
-The judge knows nothing of how a continuation is made: it counts words of the new messages in the full render
-and in the ids that were to be appended.
+The judge is independent of how a continuation is made: it counts words of the new messages in the full render and in
+the ids to be appended.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _WORDS = re.compile(r"w\d+q")
 
 @dataclass(slots=True)
 class Outcome:
-    """verdicts: by kind. reasons: why kinds fork. rewrites: kinds that extend and whose history the template rewrites.
+    """verdicts: by kind. reasons: why kinds fork. rewrites: extending kinds whose history the template rewrites.
 
-    lost: continuations that lack words of the new messages. late: forks of single continuations of a kind that
-    is called proven, by reason.
+    lost: continuations that lack words of the new messages. late: forks of single continuations of a proven
+    kind, by reason.
     """
 
     verdicts: dict[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def attempt(renderer: Renderer, *, thorough: bool = True) -> Outcome:
-    """Audit the template and try continuations of every kind that is called proven.
+    """Audit the template and try continuations of every proven kind.
 
     thorough: with contents of every shape and a system message too. Tails are rendered; then also those of the
     kinds in ASSEMBLED are put together, which takes some hundred renders to begin with.
@@ -77,7 +77,7 @@ def attempt(renderer: Renderer, *, thorough: bool = True) -> Outcome:
 
 
 class _NoGlue:
-    """Puts no tail together."""
+    """Assembles no tail."""
 
     def ids(self, c: Continuation) -> None:
         return None
@@ -104,7 +104,7 @@ def _new_words(c: Continuation) -> set[str]:
 
 
 class Words:
-    """Contents of many shapes, each with words of its own."""
+    """Contents of many shapes, each with unique words."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -131,7 +131,7 @@ SHAPES, SHAPES_IN_SHORT = range(7), (0, 3)
 
 
 def continuations(kind: str, *, thorough: bool = True) -> Iterator[Continuation]:
-    """Conversations of a kind: every shape of content after a first turn; and after talk, after calls, said twice."""
+    """Make conversations of a kind: every shape of content after a first turn, after talk, after calls, repeated."""
     words = Words()
     for shape in SHAPES if thorough else SHAPES_IN_SHORT:
         yield _continuation(kind, words, shape, _contexts(words)[0], 1)

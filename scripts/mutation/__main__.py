@@ -1,6 +1,6 @@
-"""Break the product in one place at a time, in a copy, and see the named test fail.
+"""Break one place of the product at a time, in a copy, and expect the named test to fail.
 
-Exit status 1 when a fault is not caught, or a test fails without any; 2 when a fault does not fit the tree any more.
+Exit status 1 if a fault goes undetected or a test fails without one, 2 if a fault no longer matches the source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> int:
         print("\n".join(f"{name:44}{FAULTS[name].file:44}{FAULTS[name].test}" for name in names))
         return 0
     with copied() as copy:
-        for name in names:  # before anything is run
+        for name in names:  # before any test runs
             with copy.broken(FAULTS[name]):
                 pass
         if not _tests_pass(copy, names, given.limit):

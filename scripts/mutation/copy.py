@@ -1,4 +1,4 @@
-"""A copy of the working tree in which one fault stands at a time."""
+"""A copy of the working tree with one fault at a time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FAILED, HUNG = 1, -1
 
 
 class Misplaced(Exception):
-    """A fault does not fit the tree."""
+    """A fault does not match the source."""
 
 
 class Copy:
-    """root: where the copy stands. Tests run in it, in forks of one process that has loaded the libraries."""
+    """root: the copy's directory. Tests run in it, in forks of one process that has loaded the libraries."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -48,7 +48,7 @@ class Copy:
         self._warm.stdout.close()
 
     def run(self, tests: Sequence[str], seconds: float) -> tuple[int, str]:
-        """pytest's exit status, HUNG when it took longer than `seconds`, and its last lines."""
+        """Return pytest's exit status, HUNG after `seconds`, and its last lines."""
         self._warm.stdin.write(json.dumps({"tests": list(tests), "seconds": seconds}) + "\n")
         self._warm.stdin.flush()
         answer = json.loads(self._warm.stdout.readline())
@@ -56,7 +56,7 @@ class Copy:
         return status, "\n".join(answer["output"].strip().splitlines()[-15:])
 
     def _check_imports(self) -> None:
-        """Raises Misplaced when the copy's tests would import another tree's package."""
+        """Raises Misplaced if the copy's tests would import another tree's package."""
         words = [sys.executable, "-c", "import slime_agl; print(slime_agl.__file__)"]
         found = subprocess.run(words, cwd=self.root, env=self._environment, capture_output=True, text=True, check=True)
         if not Path(found.stdout.strip()).is_relative_to(self.root):
@@ -64,7 +64,7 @@ class Copy:
 
     @contextmanager
     def broken(self, fault: Fault) -> Iterator[None]:
-        """The fault stands in the copy. Raises Misplaced when its text is not found exactly once."""
+        """Apply the fault in the copy. Raises Misplaced unless its text is found exactly once."""
         path = self.root / fault.file
         whole = path.read_text(encoding="utf-8")
         if (count := whole.count(fault.old)) != 1:
@@ -80,7 +80,7 @@ class Copy:
 
 @contextmanager
 def copied() -> Iterator[Copy]:
-    """All files of the working tree that git does not ignore, in a directory of their own."""
+    """Copy all files of the working tree that git does not ignore to a temporary directory."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The faults: where, what stands there, what stands there instead, and the test that must fail on it."""
+"""The faults: file, original text, replacement, and the test that must fail on it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """file, test: relative to the root; `test` as pytest takes it. old: stands in the file exactly once."""
+    """file, test: relative to the root; `test` as a pytest id. old: occurs in the file exactly once."""
 
     file: str
     old: str
@@ -42,7 +42,7 @@ GLUE = (
 )
 
 FAULTS: dict[str, Fault] = {
-    # what the engine is shown
+    # prompts
     "history is encoded again": Fault(
         "slime_agl/gateway/turn/prompts.py",
         "if (node := match.node) is not None:",

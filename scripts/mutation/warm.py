@@ -1,7 +1,7 @@
-"""Runs pytest again and again, each time in a fork of a process that has loaded the big libraries.
+"""Runs pytest repeatedly, each time in a fork of a process that has loaded the big libraries.
 
-Reads a JSON object a line from stdin, {tests, seconds}, and answers with one, {status, output}; status is null when the
-tests took longer. The package under test is imported in the fork only, as it stands on disk then.
+Reads one JSON object per line from stdin, {tests, seconds}, and answers each with {status, output}; status is null on
+a timeout. The package under test is imported in the fork only, from its current state on disk.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import traceback
 
 LIBRARIES = ("agentlightning", "anthropic", "openai", "transformers", "torch", "aiohttp", "orjson", "rich")
 PAUSE_SECONDS = 0.05
-# pytest wants to load a plugin's modules itself; some of them are among the libraries.
+# pytest insists on loading a plugin's modules itself; some of them are among the libraries.
 REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
 
 
 def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # keeps libraries' output out of the answers
     for name in LIBRARIES:
         try:
             importlib.import_module(name)
