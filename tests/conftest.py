@@ -1,4 +1,4 @@
-"""Shared by all tests: the check that Samples hold exactly what the engine was shown and answered."""
+"""Shared by all tests: the check that Samples contain exactly the engine's prompts and answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HUNG_SECONDS, AGAIN_SECONDS = 600.0, 5.0
 
 @contextmanager
 def fused(seconds: float, again: float = AGAIN_SECONDS) -> Iterator[None]:
-    """Fail what runs longer, where it stands; and again, should a task swallow it."""
+    """Fail a test that runs longer, at its current line; and again, should a task swallow that."""
 
     def blow(*_: Any) -> None:
         pytest.fail(f"hangs: nothing came of it within {seconds:g} s")
@@ -50,7 +50,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def flat(groups: Iterable[Any]) -> list[Any]:
-    """All Samples of a nest of any depth."""
+    """Flatten a nest of Samples of any depth."""
     items = list(groups)
     while items and isinstance(items[0], list):
         items = list(itertools.chain.from_iterable(items))
@@ -59,7 +59,7 @@ def flat(groups: Iterable[Any]) -> list[Any]:
 
 @pytest.fixture
 def token_exact() -> Callable[[Any, Any], int]:
-    """`token_exact(fake, nest)`: hold every Sample against the fake's record; returns the trained tokens."""
+    """`token_exact(fake, nest)`: compare every Sample with the fake's record; returns the trained tokens."""
 
     def check(fake: Any, nest: Any) -> int:
         seen = [Seen(sent.request.input_ids, sent.ids, sent.logprobs) for sent in fake.answers]

@@ -1,4 +1,4 @@
-"""The benchmark of the gateway counts what it says it counts. Its times are nobody's business here."""
+"""The gateway benchmark counts what it claims to count; its times do not matter here."""
 
 from __future__ import annotations
 

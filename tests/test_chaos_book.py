@@ -1,4 +1,4 @@
-"""The book of scripts/chaos finds each way in which a trained token can be wrong."""
+"""scripts/chaos detects each way in which a trained token can be wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `agl:` mapping is read once, and refused with the name and the next step."""
+"""The `agl:` mapping is read once; errors name the key and the next step."""
 
 from __future__ import annotations
 

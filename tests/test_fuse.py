@@ -1,4 +1,4 @@
-"""A test that hangs fails."""
+"""A hanging test fails."""
 
 from __future__ import annotations
 

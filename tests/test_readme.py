@@ -1,4 +1,4 @@
-"""The README says what is true."""
+"""The README is true."""
 
 from __future__ import annotations
 

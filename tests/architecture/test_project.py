@@ -1,4 +1,4 @@
-"""What lies around the package: scripts, data, and words that have no business in a file."""
+"""The files around the package: scripts, data, and words that must not appear in any file."""
 
 from __future__ import annotations
 
@@ -92,6 +92,6 @@ def takes_all(handler: ast.ExceptHandler) -> bool:
 
 
 def passes_on(handler: ast.ExceptHandler) -> bool:
-    """Whether the handler ends by raising again what it caught."""
+    """True if the handler ends by re-raising."""
     last = handler.body[-1]
     return isinstance(last, ast.Raise) and last.exc is None

@@ -81,7 +81,7 @@ def room_of(path: Path) -> str:
 
 
 def imports(path: Path) -> list[str]:
-    """Dotted names of all that a file imports, wherever in the file the import stands."""
+    """Dotted names of everything a file imports, at any depth."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -103,7 +103,7 @@ def label(path: Path) -> str:
 
 
 def rooms_with_a_door_to(name: str) -> set[str]:
-    """The longest entry of DOORS that `name` starts with counts; an unknown package has no door."""
+    """The longest entry of DOORS that prefixes `name` applies; an unknown package has no door."""
     while name not in DOORS and "." in name:
         name = name.rpartition(".")[0]
     return DOORS.get(name, set())

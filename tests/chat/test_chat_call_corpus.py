@@ -1,4 +1,4 @@
-"""What models write, from the fixtures of the canitoolcall wheel: each parser reads it, and none runs half a call."""
+"""Real model output, from the fixtures of the canitoolcall wheel: each parser reads it, and none runs half a call."""
 
 from __future__ import annotations
 

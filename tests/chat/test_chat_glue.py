@@ -1,4 +1,4 @@
-"""Tails that are put together are those that the template writes."""
+"""Assembled tails equal those that the template renders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real templates on real vocabularies: what the audit says of each, and that what it calls proven is so."""
+"""Real templates on real vocabularies: the audit's findings for each, and the truth of what it calls proven."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing of the new messages is left out where a tail is cut."""
+"""Cutting a tail never drops part of the new messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many ids a checkpoint's model can sample."""
+"""The number of ids that a checkpoint's model can sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents to record, and what their authors make of them later. Named by import path, as users name theirs."""
+"""Agents to record, and their later edits. Named by import path, as users name theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit command on a checkpoint of the fakes."""
+"""The audit command on a fake checkpoint."""
 
 from __future__ import annotations
 

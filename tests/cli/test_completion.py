@@ -1,4 +1,4 @@
-"""Completion with Tab, as the shell asks for it."""
+"""Tab completion, as the shell requests it."""
 
 from __future__ import annotations
 

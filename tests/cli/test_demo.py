@@ -1,4 +1,4 @@
-"""The demo on a real model, as a user types it."""
+"""The demo on a real model, as a user runs it."""
 
 from __future__ import annotations
 

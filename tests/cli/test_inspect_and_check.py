@@ -1,4 +1,4 @@
-"""The commands that look at runs, as a user types them."""
+"""The commands that inspect runs, as a user runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users mistype: one line that names it and says what to do, status 2, and no traceback."""
+"""User mistakes: one line that names the mistake and the fix, status 2, no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slime-agl rerun`, as a user types it after a run that was recorded."""
+"""`slime-agl rerun`, as a user runs it on a recorded run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""train-demo as a user types it, and what it shows."""
+"""train-demo as a user runs it, and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that a record names is run or fetched unless the user says so; what would be is told first."""
+"""Nothing that a record names is run or fetched without the user's consent; it is listed first."""
 
 from __future__ import annotations
 

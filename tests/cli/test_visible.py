@@ -1,4 +1,4 @@
-"""No view passes on what a terminal obeys, or reads markup in what a model, an agent, a record or a log says."""
+"""No view prints terminal controls, or parses markup, from models, agents, records or logs."""
 
 from __future__ import annotations
 

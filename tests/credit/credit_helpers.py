@@ -10,7 +10,7 @@ from slime_agl.trace.turn import Sampled, Turn, logprob_array, token_array
 
 
 def execution(*turns: tuple[int | None, str] | tuple[int | None, str, str]) -> tuple[Segment, ...]:
-    """The segments of an execution; a turn is (parent, model[, why it does not train])."""
+    """Make the segments of an execution; a turn is (parent, model[, why it does not train])."""
     ledger = Ledger("ro", "at")
     for index, (parent, model, *untrained) in enumerate(turns):
         part = Sampled(token_array([7, 8]), logprob_array([-1.0, -1.0]), "stop")

@@ -1,4 +1,4 @@
-"""What a baseline is taken over."""
+"""The set of executions that a baseline averages."""
 
 from __future__ import annotations
 

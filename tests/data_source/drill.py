@@ -1,4 +1,4 @@
-"""A run that is killed and taken up again, in slime's order of calls. A program of its own: each run is a fork of it.
+"""A run that is killed and resumed, in slime's order of calls. A separate program: each run is a fork of it.
 
 Usage: drill.py DIRECTORY ORDER EVENT NUMBER [ORDER EVENT NUMBER ...]; prints one line of JSON for each triple.
 ORDER is `train` or `train_async`; the run is killed at the NUMBERth time that EVENT happens.
@@ -105,7 +105,7 @@ class Run:
 
 
 def in_a_fork(directory: Path, order: str, killed: tuple[str, int]) -> int:
-    """Run until the end, or until it is killed; returns the signal that ended it."""
+    """Run to the end or the kill; returns the signal that ended it."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -129,7 +129,7 @@ def in_a_fork(directory: Path, order: str, killed: tuple[str, int]) -> int:
 
 
 def drill(directory: Path, order: str, name: str, number: int) -> dict[str, Any]:
-    """What the run that was taken up again has trained on, and what it would give out next."""
+    """Return what the resumed run has trained on, and what it would give out next."""
     directory.mkdir()
     ended = [in_a_fork(directory, order, (name, number)), in_a_fork(directory, order, ("", 0))]
     args = default_args(

@@ -1,4 +1,4 @@
-"""The durable data source: what a run that was cut gives out again."""
+"""The durable data source: what an interrupted run gives out again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strict door: what true answers look like, and every way in which an answer is wrong."""
+"""Strict validation of answers: the valid forms, and every way to be wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine client behind the real sgl-router, set as slime sets it: no health checks, no circuit breaker."""
+"""The engine client behind the real sgl-router with slime's settings: no health checks, no circuit breaker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept connections, against servers that answer in every way HTTP allows, and some it does not."""
+"""Kept-alive connections, against servers that answer in every way HTTP allows, and some it does not."""
 
 from __future__ import annotations
 

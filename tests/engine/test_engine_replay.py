@@ -1,4 +1,4 @@
-"""Replay data: asked for token by token, refused when it does not fit, and a route found on which it arrives."""
+"""Replay data: requested per token, refused if misaligned, and routed so that it arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control calls: what workers say of their load and of themselves, and what they do not say."""
+"""Control calls: what workers report of their load and themselves, and what they omit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An example as its agl.yaml describes it, with its own stand-in at the scripted engine."""
+"""Run an example as its agl.yaml describes, with its own stand-in behind the scripted engine."""
 
 from __future__ import annotations
 

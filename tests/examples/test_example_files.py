@@ -1,4 +1,4 @@
-"""What every example folder has: data that its script writes, a configuration, a training script slime understands."""
+"""Every example folder has data that its script writes, a configuration, and a training script that slime accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that a model wrote can spend its own process, and no more."""
+"""Model-written code can exhaust its own process, and no more."""
 
 from __future__ import annotations
 

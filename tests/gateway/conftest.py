@@ -32,7 +32,7 @@ from slime_agl.trace.turn import Turn
 
 @dataclass
 class Notes:
-    """A sink that writes down what it is told."""
+    """A sink that records its calls."""
 
     turns: list[tuple[str, str, Turn]] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ PLAN = audit(Renderer(tiny_tokenizer()))
 
 @dataclass(frozen=True)
 class Proof:
-    """What an attempt came to, after its Samples were found to be the engine's own tokens."""
+    """An attempt's results, after its Samples proved to be the engine's own tokens."""
 
     left: SealedSession
     segments: int
@@ -106,7 +106,7 @@ class Bench:
         return await self.gateway.seal("ro-1", name)
 
     async def prove(self, fake: Any, name: str = "at-1") -> Proof:
-        """End the attempt and hold its Samples against the engine's record."""
+        """End the attempt and compare its Samples with the engine's record."""
         left = await self.seal(name)
         parts = segments(left.ledger)
         execution = Execution(

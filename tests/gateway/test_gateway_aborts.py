@@ -1,4 +1,4 @@
-"""A turn that weight updates cut is, token for token, the turn that nothing cut: on a real model, over HTTP."""
+"""A turn interrupted by weight updates equals, token for token, the uninterrupted one: on a real model, over HTTP."""
 
 from __future__ import annotations
 

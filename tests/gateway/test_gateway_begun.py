@@ -1,4 +1,4 @@
-"""Answers that the agent begins: the model goes on from there, and only what it sampled trains."""
+"""Assistant prefill: the model continues the agent's text, and only what it sampled trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one attempt may take: bytes, threads, connections. Others are served meanwhile."""
+"""Limits per attempt: bytes, threads, connections. Others are served meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call of the agent: who may make it, what becomes of it when clients vanish, engines abort and attempts end."""
+"""An agent's call: who may make it, and its fate when clients vanish, engines abort and attempts end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is answered: agents, with their key or a placeholder; no web page, whatever name it gives this machine."""
+"""Access: agents, with their key or a placeholder; never a web page, by whatever name it reaches this machine."""
 
 from __future__ import annotations
 

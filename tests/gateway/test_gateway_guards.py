@@ -1,4 +1,4 @@
-"""What a model writes wrongly reaches the agent as text, never as a call that it did not finish; its tokens train."""
+"""Malformed output reaches the agent as text, never as an unfinished call; its tokens train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt holds: each thing once, and found again exactly."""
+"""What an attempt keeps: each thing once, and found again exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are long in coming: clients that can are told that they will come, and the status is never a guess."""
+"""Slow answers: clients that support it get interim responses, and the status is never a guess."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that no client should send, and values at the edge of what JSON libraries take."""
+"""Invalid request bodies, and values at the limits of JSON libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random agents on a random engine, through HTTP: what the ledger holds is what the engine was shown and answered."""
+"""Random agents on a random engine, over HTTP: the ledger contains exactly the engine's prompts and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which request repeats which: an Idempotency-Key decides by its value, and without one each try has its number."""
+"""Which request repeats which: by Idempotency-Key, else by the retry number."""
 
 from __future__ import annotations
 

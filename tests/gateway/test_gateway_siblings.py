@@ -1,4 +1,4 @@
-"""Answers that say the same: an agent that goes on with one of them goes on with that one's tokens."""
+"""Answers of equal text: an agent that continues one of them continues that one's tokens."""
 
 from __future__ import annotations
 

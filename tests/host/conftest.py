@@ -1,4 +1,4 @@
-"""Reads the same of a sample whichever class it is of, and files of prompts."""
+"""Reads samples of either class alike, and writes prompt files."""
 
 from __future__ import annotations
 

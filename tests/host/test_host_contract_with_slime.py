@@ -1,4 +1,4 @@
-"""The stand-ins against slime itself. Skipped where slime's checkout is not on PYTHONPATH."""
+"""The stand-ins compared with slime itself. Skipped unless slime's checkout is on PYTHONPATH."""
 
 from __future__ import annotations
 

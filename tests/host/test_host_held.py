@@ -1,4 +1,4 @@
-"""What a Sample may hold comes back from JSON equal and of the same type."""
+"""Everything a Sample may contain survives JSON, equal and of the same type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which slime is in force, on paths that hold none, a wrong one, half of one."""
+"""Which slime is used, on paths with none, an unrelated one, or half of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several served models is trained."""
+"""Which of several served models trains."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from slime_agl.lightning.store import ReleasingStore
 
 
 class RecordingSession:
-    """Writes down what happens to sessions; the key of an attempt names it."""
+    """Records what happens to sessions; an attempt's key names it."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []
@@ -49,7 +49,7 @@ class Bench:
         return await self.service.run(task, mode=mode, resources_id=self.resources_id, port=self.session, **more)
 
     async def queued(self, count: int) -> list[str]:
-        """Ids of all rollouts in the order of their queueing, once there are as many."""
+        """Wait for so many rollouts and return their ids in queueing order."""
         while len(held := await self.store.query_rollouts()) < count:
             await asyncio.sleep(0)
         return [rollout.rollout_id for rollout in held]

@@ -1,4 +1,4 @@
-"""What may be named as agent."""
+"""The objects accepted as an agent."""
 
 from __future__ import annotations
 

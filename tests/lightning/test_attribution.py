@@ -1,4 +1,4 @@
-"""Whatever runs at the same time, a span belongs to the attempt whose agent emitted it."""
+"""A span belongs to the attempt whose agent emitted it, whatever runs concurrently."""
 
 from __future__ import annotations
 

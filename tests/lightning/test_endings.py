@@ -1,4 +1,4 @@
-"""How attempts end, what is reported, and in which order the session hears of it."""
+"""How attempts end, what is reported, and in which order the session is told."""
 
 from __future__ import annotations
 

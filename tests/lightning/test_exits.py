@@ -1,4 +1,4 @@
-"""Whatever an agent does to the loop that all share, the others go on and its own attempt tells why it failed."""
+"""Whatever an agent does to the shared loop, others continue and its own attempt reports why it failed."""
 
 from __future__ import annotations
 

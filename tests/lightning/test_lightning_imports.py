@@ -1,4 +1,4 @@
-"""What our process imports of Agent Lightning, each in a process of its own."""
+"""Agent Lightning's imports in our process, each checked in a separate process."""
 
 from __future__ import annotations
 

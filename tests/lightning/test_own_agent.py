@@ -1,4 +1,4 @@
-"""Every execution has an agent of its own; what cannot be copied runs one execution at a time."""
+"""Every execution has its own agent; one that cannot be copied runs one execution at a time."""
 
 from __future__ import annotations
 

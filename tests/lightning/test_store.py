@@ -1,4 +1,4 @@
-"""The store holds what is in use, and forgetting costs what is forgotten."""
+"""The store keeps what is in use; forgetting costs only the size of what is forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request gets does not depend on what runs beside it, before it, or on where its keys come from."""
+"""A request's result is independent of concurrent and earlier requests, and of where its keys come from."""
 
 from __future__ import annotations
 

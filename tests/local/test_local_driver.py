@@ -1,4 +1,4 @@
-"""The driver hands a rollout function what slime hands it, and refuses what slime could not train on."""
+"""The driver passes a rollout function what slime passes, and refuses what slime could not train on."""
 
 from __future__ import annotations
 

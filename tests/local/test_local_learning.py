@@ -1,4 +1,4 @@
-"""A policy learns through the whole path, and does not when a token or a reward is not where it belongs."""
+"""A policy learns through the whole path, and fails to when a token or a reward is misplaced."""
 
 from __future__ import annotations
 

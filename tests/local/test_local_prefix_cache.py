@@ -1,4 +1,4 @@
-"""Which stored sequence a request goes on from, and what is forgotten first."""
+"""Which stored sequence a request continues, and what is evicted first."""
 
 from __future__ import annotations
 

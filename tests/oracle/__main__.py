@@ -1,4 +1,4 @@
-"""The long form: `python -m tests.oracle --programs 4000 --seed 1`. Exit status 1 when anything is wrong."""
+"""The long form: `python -m tests.oracle --programs 4000 --seed 1`. Exit status 1 if anything is wrong."""
 
 from __future__ import annotations
 

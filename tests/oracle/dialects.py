@@ -1,4 +1,4 @@
-"""The four protocols as an agent speaks them: requests from a history of its own items, replies back into items."""
+"""The four protocols from an agent's side: requests from a history of its own items, and replies back into items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = Any
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request. history, new: the agent's items. previous: id of the response it continues, where one may be named."""
+    """A request. history, new: the agent's items. previous: response id to continue, if supported."""
 
     history: list[Item]
     new: list[Item]
@@ -58,11 +58,11 @@ class Chat:
         return [self._said(body["id"], choice["message"]) for choice in body["choices"]]
 
     def edited(self, items: list[Item], text: str) -> list[Item] | None:
-        """The items with the text of the first answer changed; None without one."""
+        """Change the text of the first answer in the items; None without one."""
         return _changed(items, lambda m: m["role"] == "assistant", {"content": text})
 
     def sloppy(self, items: list[Item], rng: random.Random) -> list[Item]:
-        """The items as a careless client sends them back."""
+        """Return the items as a careless client echoes them."""
         habit = rng.randrange(8)
         return [_sloppy(item, habit) for item in items]
 
@@ -147,7 +147,7 @@ class Anthropic:
 
 
 class Texts:
-    """Legacy completions with prompts of text: an item is a piece of text."""
+    """Legacy completions with text prompts: an item is a piece of text."""
 
     path, several = "/completions", True
 
@@ -176,7 +176,7 @@ class Texts:
 
 
 class Ids(Texts):
-    """Legacy completions with prompts of token ids, which the agent holds itself: an item is a list of ids."""
+    """Legacy completions with prompts of token ids, kept by the agent: an item is a list of ids."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -239,7 +239,7 @@ def _events(raw: bytes) -> list[dict[str, Any]]:
 
 
 def _joined_chunks(raw: bytes) -> dict[str, Any]:
-    """A stream of chat completions as one body."""
+    """Join a stream of chat completions into one body."""
     messages: dict[int, dict[str, Any]] = {}
     events = _events(raw)
     for choice in (choice for event in events for choice in event["choices"]):
@@ -254,7 +254,7 @@ def _joined_chunks(raw: bytes) -> dict[str, Any]:
 
 
 def _joined_blocks(raw: bytes) -> dict[str, Any]:
-    """A stream of Anthropic's events as one message."""
+    """Join a stream of Anthropic's events into one message."""
     blocks: list[dict[str, Any]] = []
     message: dict[str, Any] = {}
     for event in _events(raw):

@@ -41,7 +41,7 @@ class Nobody:
 
 
 async def run_family(family: Family, numbers: range, seed: int, *, history: str = "append") -> Findings:
-    """Run programs, eight at a time; the clients of every other eight may come back after they left."""
+    """Run programs, eight at a time; in every other batch, clients may return after a disconnect."""
     found = Findings()
     with OracleEngine() as engine, _gateway(family, engine, history) as gateway:
         engine.language = family
@@ -133,7 +133,7 @@ def _gateway(family: Family, engine: OracleEngine, history: str) -> Iterator[Gat
 
 @contextmanager
 def patience(grace: float) -> Iterator[None]:
-    """How long the gateway waits for clients that left, and between the parts of a turn that was cut."""
+    """Set how long the gateway waits for disconnected clients, and between the parts of an interrupted turn."""
     before = calls.GRACE_SECONDS, sampling.FIRST_PAUSE
     calls.GRACE_SECONDS, sampling.FIRST_PAUSE = grace, 0.0
     try:

@@ -1,6 +1,6 @@
-"""An SGLang-shaped server that samples what was planned and gives each token a logprob of its own.
+"""An SGLang-shaped server that samples what was planned and gives each token a unique logprob.
 
-It knows which call it answers by the last tag in the prompt, as it would be decoded; nothing of the product tells it.
+It identifies the call by the last tag in the decoded prompt, without help from the product.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Waiting:
 class OracleEngine:
     """plan, withdraw and the waits may be called from any thread; `language` may change while nothing is in flight.
 
-    answers: all that was sent, in order. surprises: requests that nobody planned.
+    answers: everything sent, in order. surprises: unplanned requests.
     """
 
     def __init__(self) -> None:
@@ -71,15 +71,15 @@ class OracleEngine:
         self._plans[key].extend(plans)
 
     def withdraw(self, key: Key) -> None:
-        """Forget what was planned for a call that will not ask again."""
+        """Forget the plans of a call that will not ask again."""
         self._plans.pop(key, None)
 
     async def arrived(self, key: Key) -> None:
-        """Return when a request of the call waits to be released."""
+        """Wait until a request of the call awaits its release."""
         await self._on_loop(self._until(lambda: any(w.key == key for w in self._waiting)))
 
     async def gone(self, key: Key) -> None:
-        """Return when no request of the call waits."""
+        """Wait until no request of the call is waiting."""
         await self._on_loop(self._until(lambda: not any(w.key == key for w in self._waiting)))
 
     async def release(self, key: Key) -> None:
@@ -91,7 +91,7 @@ class OracleEngine:
         await self._on_loop(let_go())
 
     def find(self, logprob: float) -> tuple[Answered, int] | None:
-        """The answer that sampled the token of this logprob, and the token's place in it."""
+        """Find the answer that sampled the token of this logprob, and the token's position in it."""
         number = round(-logprob / STEP)
         at = bisect_right(self._firsts, number) - 1
         if -number * STEP != logprob or at < 0:

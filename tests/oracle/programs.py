@@ -1,4 +1,4 @@
-"""A random agent: what it does to its endpoint, and what it remembers of it for the checker."""
+"""A random agent: its calls to its endpoint, and its memory of them for the checker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPERATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where an agent's endpoint is. grace: whether a client that leaves may come back."""
+    """An agent's endpoint. grace: a client may return after a disconnect."""
 
     http: aiohttp.ClientSession
     url: str
@@ -50,7 +50,7 @@ class Door:
 
 @dataclass(slots=True)
 class Held:
-    """A reply, and the conversation up to it. word: what the engine said, '' where the reply does not show which."""
+    """A reply and the conversation up to it. word: the engine's word, '' if the reply does not reveal it."""
 
     dialect: Any
     items: list[Any]
@@ -83,7 +83,7 @@ class Made:
 
 
 class Program:
-    """number: stands in everything the agent says. faults: what went wrong on the agent's side of the door."""
+    """number: appears in everything the agent says. faults: errors seen on the agent's side."""
 
     def __init__(self, number: int, rng: random.Random, engine: OracleEngine, door: Door, language: Any) -> None:
         self.number, self._rng, self._engine, self._door, self._language = number, rng, engine, door, language
@@ -110,7 +110,7 @@ class Program:
             await getattr(self, f"_{self._rng.choices(names, weights)[0]}")()
 
     async def leave_one_open(self) -> asyncio.Task[Any]:
-        """A call that is at the engine when the attempt ends; its agent must get a 409."""
+        """Leave a call at the engine when the attempt ends; its agent must get a 409."""
         made = self._fresh()
         made.plans[0].hold = True
         made.does = "open"
@@ -220,7 +220,7 @@ class Program:
                 self._fault(made, f"a marked retry got HTTP {status} and the answers {told}, not {names}")
 
     async def _joins(self) -> None:
-        """The client loses its connection and asks again while the engine is at work."""
+        """The client disconnects and retries while the engine is working."""
         made = self._fresh()
         made.plans[0].hold, made.does = True, "joins"
         body, headers = self._request(made)
@@ -235,7 +235,7 @@ class Program:
         self._heard(made, *await again, expect=(200,), sent=(body, headers))
 
     async def _same(self) -> None:
-        """The same body without a mark, or with a key of its own, is another call."""
+        """The same body without a mark, or with its own key, is another call."""
         if self._last is not None:
             made, body, headers, _ = self._last
             again = Made(made.key, "same", made.dialect, made.ask, made.tags, [], made.parent, made.plain, made.exact)
@@ -245,7 +245,7 @@ class Program:
             self._heard(again, *await self._post(again, body, headers), expect=(200,), sent=(body, headers))
 
     async def _leaves(self) -> None:
-        """The client leaves for good; without grace the engine's work is aborted, else it ends with the attempt."""
+        """The client leaves for good; without grace the engine request is aborted, else it ends with the attempt."""
         if self._door.grace:
             return
         made = self._fresh()
@@ -296,7 +296,7 @@ class Program:
         return saying(self._rng, word(self.number, self._words), self._language, kinds)
 
     def _answers(self, held: Held, key: Key) -> list[Any]:
-        """What an agent says next: results to all calls, in their order or another; else a user's message."""
+        """Return what an agent says next: results of all calls, in any order, else a user message."""
         if not held.said.calls:
             return held.dialect.user(f"and {self._tag(key)}?")
         order = list(held.said.calls)
@@ -321,12 +321,12 @@ class Program:
         return made.dialect.body(made.ask) | {"model": "m"}, headers
 
     def _again(self, made: Made) -> dict[str, str]:
-        """The mark of the next try of a call, as OpenAI's and Anthropic's clients count them."""
+        """Mark the next try of a call as OpenAI's and Anthropic's clients do."""
         made.tries += 1
         return {"x-stainless-retry-count": str(made.tries)}
 
     async def _at_engine(self, made: Made, task: asyncio.Task[Any]) -> None:
-        """Return when the engine holds the call, or the gateway has answered it by itself."""
+        """Wait until the call reaches the engine, or the gateway has answered it alone."""
         arrived = asyncio.ensure_future(self._engine.arrived(made.key))
         await asyncio.wait((arrived, task), return_when=asyncio.FIRST_COMPLETED)
         if arrived.done():

@@ -1,4 +1,4 @@
-"""What the engine samples: texts of every kind, cut into tokens as no tokenizer would cut them."""
+"""What the engine samples: texts of every kind, tokenized as no tokenizer would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def word(program: int, number: int) -> str:
 
 @dataclass(slots=True)
 class Plan:
-    """What one turn is going to be. ids: all that is sampled. matched: what ends it, None for the length limit.
+    """The plan of a turn. ids: all sampled ids. matched: what ends it, None for the length limit.
 
     faults: what happens before it is sampled: an HTTP status (0 breaks the connection), or ('cut', k): an abort after k
     tokens, with new weights afterwards. hold: the answer waits for `release`. plain: the text says what its kind says.
@@ -55,7 +55,7 @@ PLAIN = ("text", "think", "call", "calls", "think_call")
 
 
 def saying(rng: random.Random, said: str, language: Any, kinds: tuple[str, ...] = KINDS) -> Plan:
-    """A random turn that says `said`. language: the family's tokenizer and stop ids."""
+    """Plan a random turn that says `said`. language: the family's tokenizer and stop ids."""
     kind = rng.choice(kinds)
     ids = cut(rng, _text(rng, kind, said, language.opens_think), language.tokenizer)
     plain = kind in PLAIN
@@ -70,7 +70,7 @@ def saying(rng: random.Random, said: str, language: Any, kinds: tuple[str, ...] 
 
 
 def cut(rng: random.Random, text: str, tokenizer: Any) -> list[int]:
-    """Ids of pieces of a text, so that whoever encodes the text again gets other ids."""
+    """Encode a text in pieces, so that re-encoding it gives other ids."""
     places = sorted({0, len(text), *(rng.randrange(len(text) + 1) for _ in range(rng.randrange(8)))})
     ids: list[int] = []
     for begin, end in zip(places, places[1:], strict=False):

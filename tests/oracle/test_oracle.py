@@ -1,4 +1,4 @@
-"""The short form of `python -m tests.oracle`, and that the checker sees what it is there to see."""
+"""The short form of `python -m tests.oracle`, and proof that the checker detects faults."""
 
 from __future__ import annotations
 

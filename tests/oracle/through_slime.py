@@ -32,7 +32,7 @@ ROWS = [f"row {number}" for number in range(7)]
 
 
 class Agents:
-    """One program for each attempt. ran: by attempt id; rows, failed: what each was given, and which raised."""
+    """One program per attempt. ran: by attempt id; rows, failed: each one's row, and those that raised."""
 
     def __init__(self, engine: OracleEngine, seed: int) -> None:
         self.ran: dict[str, Program] = {}
@@ -59,7 +59,7 @@ class Agents:
 
 
 def run_steps(mode: str, steps: int, seed: int) -> Findings:
-    """Run steps of `slime_agl.rollout.generate` in one of MODES, and judge each Sample that it returns."""
+    """Run steps of `slime_agl.rollout.generate` in one of MODES, and judge each returned Sample."""
     found = Findings()
     given = MODES[mode]
     with OracleEngine() as engine, tempfile.TemporaryDirectory() as folder, patience(FOREVER):
@@ -140,7 +140,7 @@ def _counts(metrics: dict[str, Any]) -> Counter[str]:
 
 
 def _unlike(found: Findings, counts: Counter[str], sampled: int, *, all_of_it: bool) -> list[str]:
-    """The metrics beside what was found. all_of_it: nothing was left under way, so that every token must be in them."""
+    """Compare the metrics with the findings. all_of_it: nothing is unfinished, so they must count every token."""
     untrained = sum(count for name, count in counts.items() if name.startswith("untrained_tokens/"))
     told = counts["sampled_tokens"], counts["trained_tokens"]
     faults = []

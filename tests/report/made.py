@@ -1,4 +1,4 @@
-"""Recorded executions made by hand. Token ids: 1, 2, ... say tok0, tok1, ...; the last of a turn is END_ID."""
+"""Hand-made recorded executions. Token ids: 1, 2, ... say tok0, tok1, ...; the last of a turn is END_ID."""
 
 from __future__ import annotations
 

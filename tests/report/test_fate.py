@@ -1,4 +1,4 @@
-"""What became of each token is read from masks, not guessed."""
+"""Each token's fate is read from masks, not guessed."""
 
 from __future__ import annotations
 

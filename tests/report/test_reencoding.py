@@ -1,4 +1,4 @@
-"""What a run proves of answers that were held, and not encoded again."""
+"""What a run proves about answers that were kept, not re-encoded."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Steps:
 
     @property
     def under_way(self) -> list[str]:
-        """Prompts of the groups that are in no batch yet."""
+        """Prompts of the groups not yet in a batch."""
         return [
             group[0].prompt for group in Lasting.of(current(), RolloutArgs.read(self.args)).outstanding.after(1 << 30)
         ]

@@ -57,7 +57,7 @@ ARGS: dict[str, Any] = {
 
 
 def slimes(name: str) -> Any:
-    """A module of slime's; the test is skipped where slime, or a package that it needs, is missing."""
+    """Import a module of slime's; skips the test if slime or a dependency is missing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the packages that slime imports
         return pytest.importorskip(name, reason=f"{name} cannot be imported", exc_type=ImportError)
@@ -91,7 +91,7 @@ class Trainer:
     def advantages(self, args: Namespace, data: dict[str, Any], *, seed: int = 0, glue_seed: int = 0) -> dict[str, Any]:
         """`compute_advantages_and_returns` with random values, logprobs and a random reference and teacher.
 
-        glue_seed: another one changes these for the tokens that do not train, and for nothing else.
+        glue_seed: changes these only for tokens that do not train.
         """
         torch = self._torch
         masks = [torch.tensor(mask) for mask in data["loss_masks"]]
@@ -146,7 +146,7 @@ class Trainer:
 
 @contextmanager
 def loaded() -> Iterator[Trainer]:
-    """slime's functions, as long as it lasts; the test is skipped where they cannot be imported."""
+    """slime's functions, while the context lasts; skips the test if they cannot be imported."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     slimes("slime.utils.types")
     with pytest.MonkeyPatch.context() as patch:
@@ -181,7 +181,7 @@ def _stand_in_for_megatron(patch: pytest.MonkeyPatch) -> None:
 
 
 def _convert(torch: Any) -> Any:
-    """The manager's method, out of its source."""
+    """Extract the manager's method from its source."""
     names = {"torch": torch, "Sample": slimes("slime.utils.types").Sample}
     names["get_source"] = _out_of("utils/data.py", "get_source", names)
     validate = "validate_rollout_routed_experts_for_replay"
@@ -190,7 +190,7 @@ def _convert(torch: Any) -> Any:
 
 
 def _out_of(module: str, name: str, names: dict[str, Any]) -> Any:
-    """A function of slime's without its module, which needs ray or sglang. names: what its globals are to be."""
+    """Extract a function of slime's from a module that needs ray or sglang. names: its globals."""
     path = Path(slimes("slime.utils.types").__file__).parents[1] / module
     found = [
         node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if getattr(node, "name", "") == name

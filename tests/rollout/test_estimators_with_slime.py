@@ -1,6 +1,6 @@
-"""Every cell of the README's table of estimators, run through slime's own functions.
+"""Every cell of the README's estimator table, tested with slime's own functions.
 
-Skipped where slime's checkout is not on PYTHONPATH; what is refused is tested without it in test_rollout_refusals.
+Skipped unless slime's checkout is on PYTHONPATH; test_rollout_refusals tests refusals without it.
 """
 
 from __future__ import annotations

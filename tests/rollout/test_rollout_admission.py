@@ -1,4 +1,4 @@
-"""How far ahead work may start: the bound on staleness holds whatever finishes when."""
+"""How far ahead work may start: the staleness bound holds in whatever order groups finish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""agl.async: agents go on between the steps and through weight updates."""
+"""agl.async: agents keep working between steps and through weight updates."""
 
 from __future__ import annotations
 

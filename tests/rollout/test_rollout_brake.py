@@ -1,4 +1,4 @@
-"""A run stops when nothing ever worked, or when nothing works any more; not for one bad batch."""
+"""A run stops if nothing ever worked or nothing works any more, but not for one bad batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`generate` in evaluation, rewards from slime's options, and what a run leaves behind."""
+"""`generate` in evaluation, rewards from slime's options, and leftovers of a run."""
 
 from __future__ import annotations
 

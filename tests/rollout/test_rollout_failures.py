@@ -1,4 +1,4 @@
-"""What becomes of executions that fail: retried, masked, or trained with a negative reward."""
+"""Failed executions are retried, masked, or trained with a negative reward."""
 
 from __future__ import annotations
 

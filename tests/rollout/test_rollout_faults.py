@@ -1,4 +1,4 @@
-"""What breaks around a run in the middle of a turn: the engine, the router, the agent."""
+"""Faults in the middle of a turn: the engine, the router, the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""slime's filters, hooks and reward options: each sees what slime would show it, and what it does has its effect."""
+"""slime's filters, hooks and reward options: each gets what slime would pass, and takes effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that shows images, from slime's checkpoint to slime's Sample."""
+"""An agent that sends images, from slime's checkpoint to slime's Sample."""
 
 from __future__ import annotations
 

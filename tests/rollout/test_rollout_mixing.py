@@ -1,4 +1,4 @@
-"""A model call that is sent from one execution to the address of another is refused, and never trains."""
+"""A model call from one execution to another's address is refused, and never trains."""
 
 from __future__ import annotations
 

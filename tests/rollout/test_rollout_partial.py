@@ -1,4 +1,4 @@
-"""--partial-rollout: what a step does not need is held, and taken up by the next one."""
+"""--partial-rollout: what a step does not need is parked, and resumed by the next one."""
 
 from __future__ import annotations
 

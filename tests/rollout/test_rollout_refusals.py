@@ -1,4 +1,4 @@
-"""What slime's trainer cannot take is refused at the start by its flag, or made so that it can be taken."""
+"""What slime's trainer cannot accept is refused at start-up by flag, or adapted."""
 
 from __future__ import annotations
 

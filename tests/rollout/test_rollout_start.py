@@ -1,4 +1,4 @@
-"""What a run says of its chat template before the first turn."""
+"""What a run reports of its chat template before the first turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`generate` in training: what slime gets back, whatever agents and engine do."""
+"""`generate` in training: what it returns to slime, whatever agents and engine do."""
 
 from __future__ import annotations
 

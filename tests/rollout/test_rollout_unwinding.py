@@ -1,4 +1,4 @@
-"""A cancelled group has unwound when its error travels on, however long each of its executions takes to end."""
+"""A cancelled group unwinds before its error propagates, however long its executions take to end."""
 
 from __future__ import annotations
 

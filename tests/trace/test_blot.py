@@ -1,4 +1,4 @@
-"""Credentials leave a record, nothing else does, and the record says where they stood."""
+"""Credentials are removed from a record, nothing else is, and the record says where they were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger, and an execution, come back from their record whole: every field there is, whoever adds one."""
+"""Ledgers and executions survive their record whole: every field, including future ones."""
 
 from __future__ import annotations
 
