@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from slime_agl.errors import InvariantError, RecordError
 from slime_agl.record.run import Record, RecordedExecution
@@ -32,7 +32,7 @@ class Finding:
     verdict: Verdict
     words: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 

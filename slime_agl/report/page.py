@@ -6,7 +6,6 @@ import base64
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 from jinja2 import Environment, PackageLoader
@@ -47,12 +46,12 @@ def render_page(pairs: Sequence[Pair], *, title: str) -> str:
     )
 
 
-def _embedded(data: Any) -> str:
+def _embedded(data: object) -> str:
     """JSON for a script element: no text in it can close the element."""
     return orjson.dumps(data, default=str, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c")
 
 
-def _data(pairs: Sequence[Pair]) -> dict[str, Any]:
+def _data(pairs: Sequence[Pair]) -> dict[str, object]:
     """All executions share one table of token texts, and refer to its entries by position."""
     places: dict[tuple[int, bytes], int] = {}
     executions = []
@@ -68,7 +67,7 @@ def _text(text: bytes) -> str | list[int]:
         return list(text)
 
 
-def _execution(record: Record, execution: RecordedExecution, places: dict[tuple[int, bytes], int]) -> dict[str, Any]:
+def _execution(record: Record, execution: RecordedExecution, places: dict[tuple[int, bytes], int]) -> dict[str, object]:
     def placed(ids: Iterable[int]) -> str:
         keys = [(i, record.tokens.get(i, f"<{i}>".encode())) for i in ids]
         return _packed(array("i", [places.setdefault(key, len(places)) for key in keys]))
@@ -87,7 +86,7 @@ def _execution(record: Record, execution: RecordedExecution, places: dict[tuple[
     }
 
 
-def _turn(execution: RecordedExecution, fate: TurnFate, placed: Callable[[Iterable[int]], str]) -> dict[str, Any]:
+def _turn(execution: RecordedExecution, fate: TurnFate, placed: Callable[[Iterable[int]], str]) -> dict[str, object]:
     turn = fate.turn
     return {
         "parent": turn.parent,

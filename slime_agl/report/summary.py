@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from slime_agl.errors import InvariantError, RecordError
 from slime_agl.record.run import Record, RecordedExecution
@@ -43,7 +42,7 @@ class Row:
     seconds: float
     engine_seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -98,7 +97,7 @@ def readable(records: Sequence[Record]) -> tuple[list[tuple[Record, RecordedExec
     return pairs, unreadable
 
 
-def number(reward: Any) -> float | None:
+def number(reward: object) -> float | None:
     """Return a reward as one number: the first of several dimensions."""
     if isinstance(reward, dict):
         reward = next(iter(reward.values()), None)

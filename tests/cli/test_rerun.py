@@ -255,7 +255,7 @@ def test_a_record_of_version_1_reruns_with_what_the_user_adds(fake_sglang: Any, 
     run = record("unpaid_adder", ["1 + 2?"], {"reward": AGENTS + "generous"})
     edit(run, to_version_1)
     done = rerun(run)
-    assert done.exit_code == 1 and "is of version 1, which does not tell the agl: section" in done.stderr
+    assert done.exit_code == 1 and "is of version 1, which does not record the agl: section" in done.stderr
     assert rerun(run, "--reward", AGENTS + "generous").exit_code == 0
     (tmp_path / "agl.yaml").write_text(f"agl: {{reward: {AGENTS}generous}}\n")
     assert rerun(run, "--config", str(tmp_path / "agl.yaml")).exit_code == 0

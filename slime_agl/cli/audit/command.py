@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slime_agl.cli.audit.view import AuditFindings
 
 
-def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, Any]:
+def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, object]:
     try:
         value = json.loads(text or "{}")
     except ValueError as error:
@@ -47,7 +47,7 @@ def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
 def audit(
     model: str,
     chat_template: Path | None,
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     history: str,
     stop_token_id: tuple[int, ...],
     tool_call_parser: str | None,
@@ -75,7 +75,7 @@ def audit(
 def _findings(
     model: str,
     chat_template: Path | None,
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     history: str,
     stop_token_ids: tuple[int, ...],
     tool_call_parser: str | None,

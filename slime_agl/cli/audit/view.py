@@ -6,7 +6,6 @@ import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -64,7 +63,7 @@ class AuditFindings:
         rewritten = found.rewrites(reasoning=False) or found.rewrites(reasoning=True)
         return "history_rewritten" if self.history == "template" and rewritten else ""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {
             "model": self.model,
             "history": self.history,

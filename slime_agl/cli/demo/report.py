@@ -51,7 +51,7 @@ class DemoReport:
         self.console = Console()
         self._out = out
         self._rows: list[dict[str, Any]] = []
-        self._samples: list[dict[str, Any]] = []
+        self._samples: list[dict[str, object]] = []
         self._example: Any = None
         self._checkpoint = ""
         self.all_held = True
@@ -176,6 +176,6 @@ def _execution_reward(entry: Any) -> float:
     return (entry[0] if isinstance(entry, list) else entry).reward
 
 
-def _sample_row(sample: Any) -> dict[str, Any]:
+def _sample_row(sample: Any) -> dict[str, object]:
     row = {name: getattr(sample, name) for name in FIELDS}
     return row | {"status": sample.status.value, "prefix_cache_info": sample.prefix_cache_info.to_dict()}

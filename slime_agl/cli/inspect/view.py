@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -163,6 +162,6 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _short(task: Any) -> str:
+def _short(task: object) -> str:
     text = task if isinstance(task, str) else json_line(task).rstrip()
     return text if len(text) <= LONGEST_TASK else text[:LONGEST_TASK] + " …"

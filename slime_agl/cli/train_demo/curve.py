@@ -10,6 +10,8 @@ from typing import Any
 
 import plotille
 
+Row = dict[str, Any]  # the figures of a training step, a line of metrics.jsonl
+
 _WIDTH, _HEIGHT = 50, 10
 _TICKS = 5  # plotille labels every tenth column
 
@@ -35,7 +37,7 @@ def _label(val: float, chars: int, delta: float, left: bool) -> str:
     return text.ljust(chars) if left else text.rjust(chars)
 
 
-def write_png(path: Path, rows: Sequence[dict[str, Any]], *, target: float | None) -> bool:
+def write_png(path: Path, rows: Sequence[Row], *, target: float | None) -> bool:
     """Plot reward and logprob difference by step. Returns False, and writes nothing, without matplotlib."""
     if importlib.util.find_spec("matplotlib") is None:
         return False

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import orjson
 from rich.box import SIMPLE_HEAD
@@ -16,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from slime_agl.cli.train_demo.curve import draw, write_png
+from slime_agl.cli.train_demo.curve import Row, draw, write_png
 from slime_agl.cli.train_demo.recipes import Recipe
 from slime_agl.cli.visible import safe_text, visible
 from slime_agl.local.train.training import TrainedStep
@@ -33,7 +32,7 @@ class TrainReport:
     def __init__(self, out: Path | None) -> None:
         self._console, self._progress = Console(), Console(stderr=True)
         self._out = out
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
         self._live: Live | None = None
         self._began = time.monotonic()
         self._error: Exception | None = None
@@ -134,7 +133,7 @@ class TrainReport:
     def _curve(self) -> Text:
         return Text(draw([row["reward"] for row in self._rows], title="mean reward by step", target=self._target))
 
-    def _table(self, rows: list[dict[str, Any]]) -> Table:
+    def _table(self, rows: list[Row]) -> Table:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for name in ("step", *_COLUMNS):
             table.add_column(name, justify="right", no_wrap=True)
@@ -161,7 +160,7 @@ class TrainReport:
             self._console.print("no curve.png: matplotlib is not installed; install it with: pip install matplotlib")
 
 
-def _spread(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+def _spread(rows: list[Row], most: int) -> list[Row]:
     """Return at most `most` rows, evenly spaced, including the first and the last."""
     if len(rows) <= most:
         return rows
