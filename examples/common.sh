@@ -1,5 +1,5 @@
-# What the run.sh of the examples have in common. Sourced by them, with HERE set to the example's folder.
-# Each function says what it does; the arrays are slime's flags, and a run.sh may add to any of them.
+# Shared by the examples' run.sh, which source it with HERE set to the example's folder.
+# The arrays are slime's flags; a run.sh may add to any of them.
 # shellcheck shell=bash
 
 NAME="$(basename -- "$HERE")"
@@ -16,7 +16,7 @@ DRIVER=train.py
 fail() { echo "run.sh: $*" >&2; exit 1; }
 
 # Run the example without GPU or slime, in the environment of scripts/install; $SLIME_AGL_PYTHON names another.
-# LOCAL: what python is given.
+# LOCAL: python's arguments.
 LOCAL=("$REPO/examples/local.py" "$NAME")
 run_locally() {
     if [ -z "${SLIME_AGL_PYTHON:-}" ]; then
@@ -27,7 +27,7 @@ run_locally() {
     PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}" exec "$SLIME_AGL_PYTHON" "${LOCAL[@]}" "$@"
 }
 
-# Stop unless the agent's packages are there; they are not imported, which takes seconds. NEEDS: import name and package
+# Stop unless the agent's packages are installed; importing them would take seconds. NEEDS: import name and package
 # in turn.
 NEEDS=(agentlightning agentlightning openai openai)
 LOCAL_EXTRAS=(--dev)

@@ -84,33 +84,33 @@ def run(name: str, steps: int) -> None:
         stack.callback(shutdown)
         driver = LocalDriver(make_args(router, checkpoint, **settings(name)))
         print(f"{name}: a scripted stand-in for the model, behind the real sglang-router at {router.url}")
-        print(f"{'step':8}{'reward':>8}{'runs':>6}{'turns':>7}{'samples':>9}{'trained':>9}{'masked':>8}  forks")
+        print(f"{'step':8}{'reward':>8}{'execs':>6}{'turns':>7}{'samples':>9}{'trained':>9}{'masked':>8}  forks")
         checked = 0
         for step in range(steps):
             result = driver.step(step)
-            runs = [entry if isinstance(entry, list) else [entry] for group in result.groups for entry in group]
-            checked += _report(engine, f"train {step}", runs, result.metrics, "rollout")
+            executions = [entry if isinstance(entry, list) else [entry] for group in result.groups for entry in group]
+            checked += _report(engine, f"train {step}", executions, result.metrics, "rollout")
         evaluated = driver.evaluate(steps)
         for entry in evaluated.data.values():
             checked += _report(engine, "eval", [[sample] for sample in entry["samples"]], evaluated.metrics, "eval")
         print(f"all {checked} trained tokens are the engine's own, with its logprobs; none was encoded again")
 
 
-def _report(engine: Any, title: str, runs: list[list[Any]], metrics: dict[str, float], prefix: str) -> int:
+def _report(engine: Any, title: str, executions: list[list[Any]], metrics: dict[str, float], prefix: str) -> int:
     """Check and print one step; returns the number of trained tokens."""
     from slime_agl.trace.invariants import Seen, check_against
 
-    samples = list(itertools.chain.from_iterable(runs))
+    samples = list(itertools.chain.from_iterable(executions))
     seen = [Seen(sent.request.input_ids, sent.ids, sent.logprobs) for sent in engine.answers]
     trained = check_against(seen, samples)
     masked = sum(sample.response_length for sample in samples) - trained
     # An execution's reward is the mean over its Samples, which differ under agl.credit.
-    reward = sum(sum(sample.reward for sample in run) / len(run) for run in runs) / len(runs)
+    reward = sum(sum(sample.reward for sample in part) / len(part) for part in executions) / len(executions)
     start = f"{prefix}/agl/"
     turns = metrics[f"{start}turns_per_execution"]
     forks = {key.removeprefix(f"{start}forks/"): value for key, value in metrics.items() if "/forks/" in key}
     named = ", ".join(f"{count} {reason}" for reason, count in forks.items()) or "none"
-    print(f"{title:8}{reward:8.3f}{len(runs):6}{turns:7.2f}{len(samples):9}{trained:9}{masked:8}  {named}")
+    print(f"{title:8}{reward:8.3f}{len(executions):6}{turns:7.2f}{len(samples):9}{trained:9}{masked:8}  {named}")
     return trained
 
 

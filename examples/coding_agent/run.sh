@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Train Qwen3-4B to mend small repositories, with slime, on the GPUs of one machine.
+# Train Qwen3-4B to fix small repositories, with slime, on the GPUs of one machine.
 #
 #   run.sh            inside slime's container image, with the checkpoints in place
 #   run.sh --local    no GPU, no slime, no model: the same rollout on this machine's CPU
-#   run.sh --print    slime's arguments, one a line
+#   run.sh --print    slime's arguments, one per line
 #
 # Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, NUM_GPUS (defaults: the container's paths and all GPUs).
 set -euo pipefail
@@ -13,7 +13,7 @@ source "$HERE/../common.sh"
 
 NEEDS+=(anthropic anthropic)
 
-# The scout and each compaction begin a conversation, so an execution gives several Samples.
+# The scout and each compaction start a conversation, so an execution yields several Samples.
 ROLLOUT_ARGS+=(
     --rollout-batch-size 8
     --global-batch-size 64

@@ -3,7 +3,7 @@
 #
 #   run.sh            inside slime's container image, with the checkpoints in place
 #   run.sh --local    no GPU, no slime: the same rollout with SmolLM2-135M on this machine's CPU
-#   run.sh --print    slime's arguments, one a line
+#   run.sh --print    slime's arguments, one per line
 #
 # Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, NUM_GPUS (defaults: the container's paths and all GPUs).
 set -euo pipefail
@@ -11,11 +11,11 @@ set -euo pipefail
 HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 source "$HERE/../common.sh"
 
-# A model that a laptop can run is good enough for this agent: --local does what scripts/demo does.
+# A laptop-sized model is good enough for this agent: --local runs scripts/demo.
 LOCAL=(-m slime_agl.cli.main demo)
 LOCAL_EXTRAS=()
 
-# The agent allows itself only a few tokens a turn, which leaves none for thinking.
+# The agent's few tokens per turn leave none for thinking.
 DATA_ARGS+=(--apply-chat-template-kwargs '{"enable_thinking": false}')
 ROLLOUT_ARGS+=(--rollout-max-response-len 512 --rollout-max-context-len 4096)
 EVAL_ARGS+=(--eval-max-response-len 512)

@@ -3,7 +3,7 @@
 #
 #   run.sh            inside slime's container image, with the checkpoints in place
 #   run.sh --local    no GPU, no slime, no model: the same rollout on this machine's CPU
-#   run.sh --print    slime's arguments, one a line
+#   run.sh --print    slime's arguments, one per line
 #
 # Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, NUM_GPUS (defaults: the container's paths and all GPUs).
 set -euo pipefail
@@ -11,7 +11,7 @@ set -euo pipefail
 HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 source "$HERE/../common.sh"
 
-# An execution gives seven Samples, so a step has fewer executions than elsewhere.
+# An execution yields seven Samples, so a step has fewer executions than elsewhere.
 ROLLOUT_ARGS+=(
     --rollout-batch-size 8
     --global-batch-size 64

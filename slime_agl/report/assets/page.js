@@ -1,7 +1,7 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-// Bidirectional controls would make what models say read otherwise than it stands.
+// Bidirectional controls would reorder the displayed text.
 const visible = (text) => String(text).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`);
 const make = (tag, className, text) => {
   const node = document.createElement(tag);
@@ -19,7 +19,7 @@ const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const number = (value, digits = 3) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 
-// Texts: a character that several tokens share stands at the last of them.
+// Texts: a character split over several tokens belongs to the last.
 const texts = (places) => {
   const decoder = new TextDecoder();
   const out = Array.from(places, (place) => {
@@ -50,7 +50,7 @@ const said = (execution) => {
   return execution.said;
 };
 
-// A task in few words: the texts in it.
+// Summarise a task: its texts.
 const gist = (task) => {
   try {
     const value = JSON.parse(task);
