@@ -33,12 +33,8 @@ class Outcome:
         self.broken.append((who, what))
 
     def add(self, other: Outcome) -> None:
-        for name in ("executions", "turns", "tokens", "wrong", "lost", "twice", "seconds"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("faults", "errors", "left"):
-            getattr(self, name).update(getattr(other, name))
-        self.broken += other.broken
-        self.notes += other.notes
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def save(self, path: Path) -> None:
         part = path.with_suffix(".part")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tests.oracle.dialects import Texts
@@ -41,10 +41,8 @@ class Findings:
     forks: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Findings) -> None:
-        self.faults += other.faults
-        for name in ("programs", "calls", "refused", "turns", "sampled", "trained", "samples"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.forks += other.forks
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 class Record:
