@@ -14,9 +14,7 @@ from slime_agl import __version__
 from slime_agl.errors import ConfigError
 from slime_agl.record.run import Record, RecordedExecution
 from slime_agl.report.fate import TurnFate, fates
-from slime_agl.report.summary import row
-
-Pair = tuple[Record, RecordedExecution]
+from slime_agl.report.summary import Pair, row
 
 
 def write_page(path: Path, pairs: Sequence[Pair], *, title: str) -> None:

@@ -10,8 +10,10 @@ from slime_agl.errors import InvariantError, RecordError
 from slime_agl.record.run import Record, RecordedExecution
 from slime_agl.report.fate import fates, untrained
 
+Pair = tuple[Record, RecordedExecution]
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One execution in figures.
 
@@ -83,7 +85,7 @@ def _is_placeholder(execution: RecordedExecution) -> bool:
     return bool(execution.failure) and all(sample.removed for sample in execution.samples)
 
 
-def readable(records: Sequence[Record]) -> tuple[list[tuple[Record, RecordedExecution]], list[str]]:
+def readable(records: Sequence[Record]) -> tuple[list[Pair], list[str]]:
     """Split into executions that can be summarised, and a message per other one."""
     pairs, unreadable = [], []
     for record in records:

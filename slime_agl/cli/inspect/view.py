@@ -16,14 +16,12 @@ from slime_agl.cli.visible import json_line, safe_text, visible
 from slime_agl.record.blot import MARK, needed_by_a_rerun
 from slime_agl.record.run import Record, RecordedExecution
 from slime_agl.report.fate import TurnFate, fates
-from slime_agl.report.summary import Row, row
+from slime_agl.report.summary import Pair, Row, row
 
 TRAINED, MASKED, GLUE, FAILED = "bold black on green", "black on bright_black", "dim", "bold red"
 LONGEST_TASK = 400
 # Narrower terminals leave these figures out, to make room for the notes.
 WIDE, LEFT_OUT = 100, ("masked", "logp")
-
-Pair = tuple[Record, RecordedExecution]
 
 
 def show_run(pairs: Sequence[Pair]) -> None:
@@ -50,7 +48,7 @@ def show_execution(record: Record, execution: RecordedExecution) -> None:
     entry = row(record, execution)
     console.rule(safe_text(entry.name, "bold") + Text(f"  {visible(entry.step)}", "default"))
     facts = (
-        f"reward {_number(entry.reward)} · turns {entry.turns}, segments {entry.segments} · "
+        f"reward {figure(entry.reward)} · turns {entry.turns}, segments {entry.segments} · "
         f"{entry.trained} tokens train, {entry.masked} do not, {entry.glue} are glue · {entry.seconds:.2f} s, "
         f"of which engine {entry.engine_seconds:.2f} s · weights {', '.join(entry.weights) or 'unnamed'}"
     )
@@ -122,12 +120,12 @@ def _depths(execution: RecordedExecution) -> dict[int, int]:
 
 
 _FIGURES: dict[str, Callable[[Row], str]] = {
-    "reward": lambda entry: _number(entry.reward),
+    "reward": lambda entry: figure(entry.reward),
     "turns": lambda entry: str(entry.turns),
     "segs": lambda entry: str(entry.segments),
     "trained": lambda entry: str(entry.trained),
     "masked": lambda entry: str(entry.masked),
-    "logp": lambda entry: _number(entry.logprob, 2),
+    "logp": lambda entry: figure(entry.logprob, 2),
     "sec": lambda entry: f"{entry.seconds:.1f}",
 }
 
@@ -158,7 +156,8 @@ def blotted(places: Mapping[str, int]) -> str:
     return f"credentials blotted out ({MARK}): {told}{rerun}"
 
 
-def _number(value: float | None, digits: int = 3) -> str:
+def figure(value: float | None, digits: int = 3) -> str:
+    """Format a number, '–' for None."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 

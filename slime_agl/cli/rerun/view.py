@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slime_agl.cli.inspect.view import blotted
+from slime_agl.cli.inspect.view import blotted, figure
 from slime_agl.cli.visible import safe_text, visible
 from slime_agl.rerun.outcome import REFUSED, Outcome
 
@@ -49,7 +49,7 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _reward(outcome: Outcome) -> Text:
-    was, now = _number(outcome.recorded_reward), _number(outcome.reward)
+    was, now = figure(outcome.recorded_reward), figure(outcome.reward)
     if not outcome.reward_changed:
         return Text(now) if outcome.rewards is not None else Text(f"({was})", "dim")
     return Text(f"{was} → {now}" if was != now else f"{now} *", CHANGED)
@@ -121,9 +121,5 @@ def _sums(outcomes: Sequence[Outcome]) -> Text:
 
 
 def _all(rewards: tuple | None) -> str:
-    told = [str(reward) if isinstance(reward, dict) else _number(reward) for reward in rewards or ()]
+    told = [str(reward) if isinstance(reward, dict) else figure(reward) for reward in rewards or ()]
     return told[0] if len(set(told)) == 1 else f"[{', '.join(told)}]"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
