@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from slime_agl.cli.visible import json_line
 from slime_agl.cli.waiting import waiting
 from slime_agl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from slime_agl.cli.audit.view import AuditFindings
 
 
 def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, object]:
@@ -62,45 +58,26 @@ def audit(
     be tried.
     """
     with waiting("trying the template", quiet=as_json):
-        found = _findings(model, chat_template, kwargs, history, stop_token_id, tool_call_parser, reasoning_parser)
+        # Imported late: transformers takes seconds, and `slime-agl --help` should not.
+        from slime_agl.chat.parse.reply import ReplyParser
+        from slime_agl.chat.proof.audit import audit as try_template
+        from slime_agl.chat.proof.roundtrip import round_trips
+        from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of
+        from slime_agl.chat.template.renderer import Renderer
+        from slime_agl.cli.audit.view import AuditFindings, show
+
+        path = _path(model)
+        template = chat_template.read_text(encoding="utf-8") if chat_template else None
+        stops = stop_ids_of(path) | set(stop_token_id)
+        renderer = Renderer(load_tokenizer(path), chat_template=template, template_kwargs=kwargs, extra_stop_ids=stops)
+        parser = ReplyParser(renderer, tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser)
+        report, trips = try_template(renderer).report, round_trips(renderer, parser)
+        found = AuditFindings(model=model, report=report, history=history, readers=parser.readers, trips=trips)
     if as_json:
         click.echo(json_line(found.as_dict(), indent=True), nl=False)
     else:
-        from slime_agl.cli.audit.view import show
-
         show(found)
     sys.exit(1 if found.forks or found.report.hidden else 0)
-
-
-def _findings(
-    model: str,
-    chat_template: Path | None,
-    kwargs: dict[str, object],
-    history: str,
-    stop_token_ids: tuple[int, ...],
-    tool_call_parser: str | None,
-    reasoning_parser: str | None,
-) -> AuditFindings:
-    # Imported late: transformers takes seconds, and `slime-agl --help` should not.
-    from slime_agl.chat.parse.reply import ReplyParser
-    from slime_agl.chat.proof.audit import audit as try_template
-    from slime_agl.chat.proof.roundtrip import round_trips
-    from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of
-    from slime_agl.chat.template.renderer import Renderer
-    from slime_agl.cli.audit.view import AuditFindings
-
-    path = _path(model)
-    template = chat_template.read_text(encoding="utf-8") if chat_template else None
-    stops = stop_ids_of(path) | set(stop_token_ids)
-    renderer = Renderer(load_tokenizer(path), chat_template=template, template_kwargs=kwargs, extra_stop_ids=stops)
-    parser = ReplyParser(renderer, tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser)
-    return AuditFindings(
-        model=model,
-        report=try_template(renderer).report,
-        history=history,
-        readers=parser.readers,
-        trips=round_trips(renderer, parser),
-    )
 
 
 def _path(model: str) -> str:

@@ -18,6 +18,18 @@ from slime_agl.local.train.driver import EvalResult, StepResult
 
 TEACHER_TOLERANCE = 1e-4
 TRAINED, MASKED = "bold black on green", "black on bright_black"
+# Heading -> (figure, format).
+COLUMNS = {
+    "reward": ("reward", ".3f"),
+    "execs": ("executions", ""),
+    "turns": ("turns", ".2f"),
+    "segs": ("segments", ".2f"),
+    "trained": ("trained", ""),
+    "masked": ("masked", ""),
+    "tok/s": ("tokens_per_second", ".0f"),
+    "gw ms": ("gateway_ms", ".2f"),
+    "Δlogp": ("teacher_difference", ".1e"),
+}
 LEGEND = """\
 execs = executions; turns and segs are per execution; trained and masked are response tokens;
 gw ms = time per turn in the gateway; Δlogp = max |rollout - teacher forced|"""
@@ -122,21 +134,10 @@ class DemoReport:
     def _table(self) -> Table:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("step", no_wrap=True)
-        for name in ("reward", "execs", "turns", "segs", "trained", "masked", "tok/s", "gw ms", "Δlogp"):
+        for name in COLUMNS:
             table.add_column(name, justify="right", no_wrap=True)
         for row in self._rows:
-            table.add_row(
-                safe_text(row["step"]),
-                f"{row['reward']:.3f}",
-                str(row["executions"]),
-                f"{row['turns']:.2f}",
-                f"{row['segments']:.2f}",
-                str(row["trained"]),
-                str(row["masked"]),
-                f"{row['tokens_per_second']:.0f}",
-                f"{row['gateway_ms']:.2f}",
-                f"{row['teacher_difference']:.1e}",
-            )
+            table.add_row(safe_text(row["step"]), *(format(row[key], spec) for key, spec in COLUMNS.values()))
         return table
 
     def _print_sample(self, sample: Any) -> None:

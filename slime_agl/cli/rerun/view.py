@@ -59,11 +59,8 @@ def _note(outcome: Outcome) -> str:
     notes = [outcome.failure] if outcome.failure not in ("", REFUSED) else []
     if outcome.divergence is not None:
         where = f"turn {outcome.divergence.turn}" if outcome.divergence.turn is not None else "its first prompt"
-        notes.append(
-            {"early": f"ended before {where}", "more": f"went on after {where}"}.get(
-                outcome.divergence.kind, f"differs at {where}"
-            )
-        )
+        how = {"early": "ended before", "more": "continued after"}.get(outcome.divergence.kind, "differs at")
+        notes.append(f"{how} {where}")
     return ", ".join(notes)
 
 

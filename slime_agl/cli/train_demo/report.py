@@ -23,7 +23,19 @@ from slime_agl.local.train.training import TrainedStep
 METRICS = "metrics.jsonl"
 WINDOW = 5
 _ROWS_LIVE, _ROWS_AT_END = 5, 12
-_COLUMNS = ("reward", "turns", "trained", "entropy", "clip", "max Δ", "mean Δ", "roll s", "learn s")
+# Heading -> (figure, format).
+_COLUMNS = {
+    "step": ("step", ""),
+    "reward": ("reward", ".3f"),
+    "turns": ("turns", ".2f"),
+    "trained": ("trained", ""),
+    "entropy": ("entropy", ".2f"),
+    "clip": ("clipped", ".2f"),
+    "max Δ": ("difference", ".0e"),
+    "mean Δ": ("mean_difference", ".0e"),
+    "roll s": ("rollout_seconds", ".2f"),
+    "learn s": ("learn_seconds", ".2f"),
+}
 
 
 class TrainReport:
@@ -135,21 +147,10 @@ class TrainReport:
 
     def _table(self, rows: list[Row]) -> Table:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        for name in ("step", *_COLUMNS):
+        for name in _COLUMNS:
             table.add_column(name, justify="right", no_wrap=True)
         for row in rows:
-            table.add_row(
-                str(row["step"]),
-                f"{row['reward']:.3f}",
-                f"{row['turns']:.2f}",
-                str(row["trained"]),
-                f"{row['entropy']:.2f}",
-                f"{row['clipped']:.2f}",
-                f"{row['difference']:.0e}",
-                f"{row['mean_difference']:.0e}",
-                f"{row['rollout_seconds']:.2f}",
-                f"{row['learn_seconds']:.2f}",
-            )
+            table.add_row(*(format(row[key], spec) for key, spec in _COLUMNS.values()))
         return table
 
     def _plot(self, out: Path) -> None:
