@@ -99,7 +99,7 @@ def test_what_a_template_hides_is_status_1_and_named_though_nothing_forks(model:
     assert done.exit_code == 1
     assert "hidden from the model  the list of tools, tool results" in done.stdout
     rows = {line[:32].strip(): line[32:].strip() for line in done.stdout.splitlines()}
-    assert rows["tool result"].split(None, 1) == ["hidden", "the tool result is not written"]
+    assert rows["tool result"].split(None, 1) == ["hidden", "the tool result is omitted"]
     assert max(map(len, done.stdout.splitlines()[1:])) <= 80
     found = json.loads(audit(model, "--chat-template", str(tmp_path / "deaf.jinja"), "--json").stdout)
     assert (found["forks"], found["hidden"]) == ({}, ["tools", "tool_results"])

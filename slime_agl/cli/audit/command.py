@@ -19,7 +19,7 @@ def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
     except ValueError as error:
         raise click.BadParameter(f"{error}; write a JSON object such as '{{\"enable_thinking\": false}}'") from error
     if not isinstance(value, dict):
-        raise click.BadParameter(f"got a {type(value).__name__}, expected an object")
+        raise click.BadParameter(f"it is a {type(value).__name__}, not an object")
     return value
 
 

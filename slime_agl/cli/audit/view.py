@@ -166,7 +166,7 @@ def _notes(found: AuditFindings) -> list[Text]:
         words = f"stop token missing? {stop.token} (id {stop.id}) is where a turn ends: {stop.advice()}."
         notes += textwrap.wrap(words, WIDTH)
     if found.report.hidden:
-        notes.append("hidden: the model never sees it, whatever the agent sends; try another --chat-template.")
+        notes.append("hidden: the model never sees it; try another --chat-template.")
     if any(one.mode == "real" for one in kinds):
         notes.append("* the template looks back, so each such turn renders the whole conversation.")
     if any(one.rewrites(reasoning=True) for one in kinds if one.mode != "fork"):
@@ -179,6 +179,6 @@ def _notes(found: AuditFindings) -> list[Text]:
         kwargs = json.dumps(dict(found.report.history_kwargs))
         notes.append(f"--apply-chat-template-kwargs '{kwargs}' keeps reasoning.")
     if any(what not in ("", NOT_SHOWN) for what in found.trips.values()):
-        notes.append("not read: the agent gets the raw text; name the model's parsers (--tool-call-parser,")
+        notes.append("not read: the agent gets raw text; name the model's parsers (--tool-call-parser,")
         notes.append("--reasoning-parser). --json has what was read instead.")
     return [safe_text(note) for note in notes]
