@@ -31,7 +31,7 @@ SAMPLES, TURNS, SAMPLING = (
     "slime_agl/gateway/turn/sampling.py",
 )
 CONVERSATION, SESSIONS, ANSWER = (
-    "slime_agl/gateway/turn/conversation.py", "slime_agl/gateway/sessions/registry.py", "slime_agl/engine/answer.py"
+    "slime_agl/gateway/turn/conversation.py", "slime_agl/gateway/sessions/registry.py", "slime_agl/engine/generate.py"
 )  # fmt: skip
 SAMPLE_DONE = "            samples.append(sample)\n"
 GLUE = "            if at > first:\n                sample.append_response_tokens(args, tokens=turn.new_ids, trainable=False)\n"
@@ -183,7 +183,7 @@ FAULTS: dict[str, Fault] = {
         ANSWER, "    if said is not None and said != rid:\n", "    if False:\n", "tests/engine/test_engine_answer.py",
     ),
     "the count of shown tokens is not checked": Fault(
-        SAMPLING, "if part.prompt_tokens and part.prompt_tokens != shown:", "if False:",
+        SAMPLING, "if part.prompt_tokens and part.prompt_tokens != sent:", "if False:",
         CALLS + "test_an_engine_that_saw_other_tokens_breaks_the_session",
     ),
     "a call that was cut is executable": Fault(

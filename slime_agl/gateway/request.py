@@ -14,7 +14,7 @@ from slime_agl.trace.turn import Turn
 ANY_TOOL = "*"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
     """One request for n turns that continue the same messages.
 
@@ -51,7 +51,7 @@ class TurnRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TurnAnswer:
     """A committed turn and what it says. prompt_ids: what the engine was shown, if it was asked for."""
 
     turn: Turn

@@ -74,7 +74,9 @@ def read_record(path: Path) -> Record:
                 _take(line, tokens, executions)
             except (LookupError, TypeError, ValueError, OverflowError, RecursionError, InvariantError) as error:
                 skipped.append(f"line {number} is skipped ({type(error).__name__}: {error})")
-    return Record(path, header, tokens, tuple(executions), torn, _told(skipped))
+    return Record(
+        path=path, header=header, tokens=tokens, executions=tuple(executions), torn=torn, skipped=_told(skipped)
+    )
 
 
 def _told(skipped: list[str]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ VERSION, READS = 3, (1, 2, 3)
 TokenBytes = Callable[[Sequence[int]], list[bytes]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSample:
     """A training sample, as far as the ledger does not tell it.
 
@@ -65,7 +65,7 @@ class Try:
     engine_errors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedExecution:
     """One execution: its tokens, and what came of it.
 
@@ -185,7 +185,7 @@ def _blotted(execution: RecordedExecution, bytes_of: Callable[[int], bytes]) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One file, read. tokens: id -> bytes of its text.
 

@@ -23,9 +23,9 @@ class Ledger:
     attempt_id: str
     turns: list[Turn] = field(default_factory=list)
     full: set[int] = field(default_factory=set)
-    _children: dict[int | None, list[int]] = field(default_factory=dict)
-    _lengths: list[int] = field(default_factory=list)
-    _covered: list[int] = field(default_factory=list)
+    _children: dict[int | None, list[int]] = field(default_factory=dict, init=False)
+    _lengths: list[int] = field(default_factory=list, init=False)
+    _covered: list[int] = field(default_factory=list, init=False)
 
     def commit(self, turn: Turn) -> Turn:
         """Append a turn.
@@ -69,7 +69,7 @@ class Ledger:
         chain.reverse()
         return chain
 
-    def held(self, index: int) -> array:
+    def ids(self, index: int) -> array:
         """The exact ids of turn `index`: what the engine was shown plus what it answered."""
         ids = array("i")
         for turn in self.path(index):
@@ -78,10 +78,10 @@ class Ledger:
                 ids.extend(part.ids)
         return ids
 
-    def shown(self, index: int) -> array:
+    def prompt_ids(self, index: int) -> array:
         """The exact ids that the engine was shown for turn `index`: `held` without what it answered."""
         turn = self.turns[index]
-        return (array("i") if turn.parent is None else self.held(turn.parent)) + turn.new_ids
+        return (array("i") if turn.parent is None else self.ids(turn.parent)) + turn.new_ids
 
     def leaves(self) -> Iterator[int]:
         """Indices of turns that nothing continues, in commit order."""

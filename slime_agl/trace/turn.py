@@ -28,7 +28,7 @@ def logprob_array(values: Iterable[float]) -> array:
     return values if isinstance(values, array) and values.typecode == "d" else array("d", values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
     """The tokens of one `/generate` answer. A turn that an abort cut has several, in order.
 
@@ -73,7 +73,7 @@ class Media:
     images: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """A committed turn.
 

@@ -201,9 +201,9 @@ async def test_the_second_head_of_a_connection_has_no_longer_than_the_first(benc
 
 async def looks(server: Any) -> None:
     """What the watch does in the time that a head has."""
-    for _ in range(connections.MOST_LOOKS):
+    for _ in range(connections.MOST_CHECKS):
         for connection in server.connections:
-            connection.look()
+            connection.check()
 
 
 async def test_requests_of_an_attempt_wait_when_too_many_are_served(monkeypatch):

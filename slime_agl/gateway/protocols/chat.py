@@ -12,7 +12,7 @@ from slime_agl.gateway.protocols import fields
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import ANY_TOOL, Answer, TurnRequest
+from slime_agl.gateway.request import ANY_TOOL, TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import BEGUN_FIELDS, split_begun
 from slime_agl.trace.turn import LENGTH
@@ -114,7 +114,7 @@ class ChatCompletions:
         return event(openai_error(refusal))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatExchange:
     """One request. include_usage: in the last event of a stream. logprobs: of every sampled token."""
 
@@ -128,7 +128,7 @@ class ChatExchange:
     def turns(self) -> tuple[TurnRequest, ...]:
         return (self.request,)
 
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         """The body of a chat.completion."""
         choices = []
         for number, answer in enumerate(answers):
@@ -137,13 +137,13 @@ class ChatExchange:
         head = self._head(answers, "chat.completion")
         return {**head, "choices": choices, "usage": usage_of(Usage.of(answers, self.request.n))}
 
-    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+    def events(self, answers: list[TurnAnswer]) -> Iterator[bytes]:
         """The chat.completion.chunk events."""
         for chunk in self._chunks(answers):
             yield event(chunk)
         yield DONE
 
-    def _chunks(self, answers: list[Answer]) -> Iterator[dict[str, Any]]:
+    def _chunks(self, answers: list[TurnAnswer]) -> Iterator[dict[str, Any]]:
         head = self._head(answers, "chat.completion.chunk")
         for number, answer in enumerate(answers):
             message = wire_message(answer.reply)
@@ -158,17 +158,17 @@ class ChatExchange:
         if self.include_usage:
             yield head | {"choices": [], "usage": usage_of(Usage.of(answers, self.request.n))}
 
-    def _head(self, answers: list[Answer], kind: str) -> dict[str, Any]:
+    def _head(self, answers: list[TurnAnswer], kind: str) -> dict[str, Any]:
         turn = answers[0].turn
         head = {"id": turn.turn_id, "object": kind, "created": int(turn.ended), "model": self.request.model}
         if answers[0].prompt_ids is not None:
             head["prompt_token_ids"] = answers[0].prompt_ids.tolist()
         return head
 
-    def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
+    def _logprobs(self, answer: TurnAnswer) -> dict[str, Any] | None:
         return {"content": chat_logprobs(answer.turn, self.token_bytes)} if self.logprobs else None
 
-    def _ids(self, answer: Answer) -> dict[str, Any]:
+    def _ids(self, answer: TurnAnswer) -> dict[str, Any]:
         return {"token_ids": answer.turn.output_ids().tolist()} if self.request.return_ids else {}
 
 
@@ -182,7 +182,7 @@ class Usage:
     reasoning: int
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], n: int = 1) -> Usage:
+    def of(cls, answers: Sequence[TurnAnswer], n: int = 1) -> Usage:
         """Add up a call's answers; each n of them share a prompt."""
         parts = [part for answer in answers for part in answer.turn.parts]
         firsts = [answer.turn.parts[0].cached_tokens for answer in answers[::n] if answer.turn.parts]
@@ -194,7 +194,7 @@ class Usage:
         )
 
 
-def finish_reason(answer: Answer) -> str:
+def finish_reason(answer: TurnAnswer) -> str:
     if answer.reply.tool_calls:
         return "tool_calls"
     return "length" if answer.turn.finish == LENGTH else "stop"

@@ -11,7 +11,7 @@ from slime_agl.gateway.protocols.chat import DONE, ENGINE_BOOKKEEPING, MOST_ANSW
 from slime_agl.gateway.protocols.logprobs import completion_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.trace.turn import LENGTH
 
@@ -82,7 +82,7 @@ class Completions:
         return event(openai_error(refusal))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionExchange:
     """One request: a turn for each of its prompts."""
 
@@ -93,11 +93,11 @@ class CompletionExchange:
     logprobs: bool
     echo: bool
 
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         """The body of a text_completion; choices in the order of prompts, n for each."""
         return {**self._head(answers), "choices": self._choices(answers), "usage": self._usage(answers)}
 
-    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+    def events(self, answers: list[TurnAnswer]) -> Iterator[bytes]:
         head = self._head(answers)
         for choice in self._choices(answers):
             yield event(head | {"choices": [choice]})
@@ -105,10 +105,10 @@ class CompletionExchange:
             yield event(head | {"choices": [], "usage": self._usage(answers)})
         yield DONE
 
-    def _choices(self, answers: list[Answer]) -> list[dict[str, Any]]:
+    def _choices(self, answers: list[TurnAnswer]) -> list[dict[str, Any]]:
         return [self._choice(number, answer) for number, answer in enumerate(answers)]
 
-    def _choice(self, number: int, answer: Answer) -> dict[str, Any]:
+    def _choice(self, number: int, answer: TurnAnswer) -> dict[str, Any]:
         asked = self.turns[number // self.turns[0].n].messages[0]["content"] if self.echo else ""
         choice = {
             "index": number,
@@ -121,11 +121,11 @@ class CompletionExchange:
             choice["token_ids"] = answer.turn.output_ids().tolist()
         return choice
 
-    def _head(self, answers: list[Answer]) -> dict[str, Any]:
+    def _head(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         turn = answers[0].turn
         return {"id": turn.turn_id, "object": "text_completion", "created": int(turn.ended), "model": turn.model}
 
-    def _usage(self, answers: list[Answer]) -> dict[str, Any]:
+    def _usage(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         return usage_of(Usage.of(answers, self.turns[0].n))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from slime_agl.gateway.bodies import json_bytes
 from slime_agl.gateway.refusal import Refusal
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -19,11 +19,11 @@ class Exchange(Protocol):
     turns: tuple[TurnRequest, ...]
     stream: bool
 
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         """The answer as one body. Called again for a retry, it says the same."""
         ...
 
-    def events(self, answers: list[Answer]) -> Iterable[bytes]:
+    def events(self, answers: list[TurnAnswer]) -> Iterable[bytes]:
         """The answer as server-sent events, to the last."""
         ...
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from slime_agl.gateway.refusal import Refusal
-from slime_agl.gateway.request import Answer
+from slime_agl.gateway.request import TurnAnswer
 
 GRACE_SECONDS = 2.0
-REPLAYS_HELD = 64
+ENDED_KEPT = 64
 LONGEST_KEY = 255
 
 
@@ -54,7 +54,7 @@ class Call:
 
     def __init__(self, digest: Hashable, mark: Mark = FIRST_TRY) -> None:
         self.digest, self.key, self.tries = digest, mark.key, mark.tries
-        self.task: asyncio.Task[list[Answer]] | None = None
+        self.task: asyncio.Task[list[TurnAnswer]] | None = None
         self.rids: set[str] = set()
         self.waiting = 0
         self.refused = ""
@@ -128,10 +128,10 @@ class Call:
             self._timer = None
 
 
-class Calls:
+class CallTable:
     """The calls of one attempt: those in flight, and the answers that a retry may ask for again.
 
-    Calls with an Idempotency-Key are held as long as the attempt is open, others until REPLAYS_HELD more have ended.
+    Calls with an Idempotency-Key are held as long as the attempt is open, others until ENDED_KEPT more have ended.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class Calls:
         earlier = [call for call in same if call.repeatable and call.tries < mark.tries]
         return max(reversed(earlier), key=lambda call: call.tries, default=None)
 
-    def start(self, digest: Hashable, mark: Mark, serve: Callable[[Call], Awaitable[list[Answer]]]) -> Call:
+    def start(self, digest: Hashable, mark: Mark, serve: Callable[[Call], Awaitable[list[TurnAnswer]]]) -> Call:
         call = Call(digest, mark)
         call.task = asyncio.ensure_future(serve(call))
         self._flying[id(call)] = call
@@ -197,14 +197,14 @@ class Calls:
             )
         return call if call.repeatable else None
 
-    def _end(self, call: Call, task: asyncio.Task[list[Answer]]) -> None:
+    def _end(self, call: Call, task: asyncio.Task[list[TurnAnswer]]) -> None:
         if not task.cancelled():
             task.exception()  # seen: when every client left, nobody awaits the task
         del self._flying[id(call)]
         if call.key:
             return
         self._ended.append(call)
-        for _ in range(len(self._ended) - REPLAYS_HELD):
+        for _ in range(len(self._ended) - ENDED_KEPT):
             self._forget(self._ended.popleft())
 
     def _forget(self, call: Call) -> None:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 TOMBSTONES = 50_000
 ABORT_AGAIN_SECONDS = 1.0
 ABORTS_BEFORE_CANCEL = 30
-HOLD_AGAIN_SECONDS = 0.01
+PARK_AGAIN_SECONDS = 0.01
 
 Name = tuple[str, str]
 
@@ -82,7 +82,7 @@ class Sessions:
         """Start serving the requests of a call, or join the call that they repeat. The caller is counted as waiting.
 
         Raises:
-            Refusal: 422, see `Calls.find`.
+            Refusal: 422, see `CallTable.find`.
         """
         call = session.calls.find(digest, mark)
         if call is not None:
@@ -109,7 +109,7 @@ class Sessions:
             self._aborting.add(task)
             task.add_done_callback(self._aborting.discard)
 
-    async def hold(self, lane: str) -> None:
+    async def park(self, lane: str) -> None:
         """Let no turn of a lane be at the engine; returns when none is.
 
         What a turn in flight had sampled is kept, its client goes on waiting; turns that come later wait too.
@@ -117,9 +117,9 @@ class Sessions:
         self._gate(lane).close()
         while rids := [rid for call in self._in_flight(lane) for rid in call.rids]:
             await asyncio.gather(*(self._engine.abort(rid) for rid in rids))
-            await asyncio.sleep(HOLD_AGAIN_SECONDS)
+            await asyncio.sleep(PARK_AGAIN_SECONDS)
 
-    def release(self, lane: str) -> None:
+    def resume(self, lane: str) -> None:
         """Let the turns of a lane go on from where they were held."""
         self._gate(lane).open()
 

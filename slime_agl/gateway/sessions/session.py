@@ -16,14 +16,14 @@ from slime_agl.errors import EngineError, InvariantError
 from slime_agl.gateway.bodies import Bounds, Served
 from slime_agl.gateway.protocols.responses.stored import StoredResponses
 from slime_agl.gateway.refusal import Refusal
-from slime_agl.gateway.sessions.calls import Calls
+from slime_agl.gateway.sessions.calls import CallTable
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.turn.conversation import Conversation, Node
 from slime_agl.gateway.turn.own_prompts import OwnPrompts
 from slime_agl.lru import LRU
 from slime_agl.trace.ledger import Ledger
 
-TEXTS_HELD = 4
+TEXTS_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class IdText:
         return IdText(b",".join((self.text, added)) if self.text else added, self.length + len(ids))
 
 
-class HeldTexts:
+class IdTexts:
     """The sequences of an attempt's turns (prompt and output) as text.
 
     Texts are held for the ends of the latest chains; a turn on the way to such an end is a part of its text,
@@ -50,7 +50,7 @@ class HeldTexts:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._texts: LRU[int, bytes] = LRU(TEXTS_HELD)
+        self._texts: LRU[int, bytes] = LRU(TEXTS_KEPT)
         self._ends = array("q")
 
     def of(self, index: int | None) -> IdText:
@@ -59,7 +59,7 @@ class HeldTexts:
             return IdText()
         found = self._texts.get(index) or self._part(index)
         return (
-            IdText().extended(self._ledger.held(index)) if found is None else IdText(found, self._ledger.length(index))
+            IdText().extended(self._ledger.ids(index)) if found is None else IdText(found, self._ledger.length(index))
         )
 
     def keep(self, index: int, ids: IdText) -> None:
@@ -78,7 +78,7 @@ class HeldTexts:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
     """What an attempt may do, decided before its agent runs.
 
@@ -99,7 +99,7 @@ class SessionSpec:
     lane: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSession:
     """What a sealed attempt leaves. `engine_errors`: messages of engine failures its agent was told of."""
 
@@ -124,12 +124,12 @@ class Session:
         self.conversation = Conversation()
         self.own_prompts = OwnPrompts()
         self.stored = StoredResponses()
-        self.calls = Calls()
+        self.calls = CallTable()
         self.counters: Counter[str] = Counter()
         self.engine_errors: list[str] = []
         self.broken: InvariantError | None = None
         self.sealed = False
-        self.texts = HeldTexts(self.ledger)
+        self.texts = IdTexts(self.ledger)
         self.last: Node | None = None
         self.last_text = ""
         # Ids of requests and answers hold it: two attempts never use the same.
@@ -162,7 +162,12 @@ class Session:
         return refusal
 
     def leave(self) -> SealedSession:
-        messages = self.last.shown() if self.last is not None else []
+        messages = self.last.prompt_messages() if self.last is not None else []
         return SealedSession(
-            self.ledger, messages, self.last_text, self.counters, tuple(self.engine_errors), self.broken
+            ledger=self.ledger,
+            messages=messages,
+            final_text=self.last_text,
+            counters=self.counters,
+            engine_errors=tuple(self.engine_errors),
+            broken=self.broken,
         )

@@ -1,4 +1,4 @@
-"""One object for what many attempts send alike: lists of tools, and system messages."""
+"""Share one object between attempts that send equal tool lists or system messages, to save memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Shared:
-    """The latest lists of tools and system messages, by what they say."""
+    """The tool lists and system messages used last, by content."""
 
     def __init__(self) -> None:
         self._latest: LRU[bytes, Any] = LRU(ENTRIES)
@@ -22,7 +22,7 @@ class Shared:
         return None if tools is None else self._one(tools, tools.text)
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message itself, unless it is a system message that came before."""
+        """Return an equal earlier system message if there is one, else the message itself."""
         return self._one(message, json_bytes(message)) if message.get("role") == "system" else message
 
     def _one(self, value: T, key: bytes) -> T:

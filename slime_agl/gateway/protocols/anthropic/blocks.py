@@ -9,7 +9,7 @@ from typing import Any
 
 from slime_agl.chat.template.messages import as_object
 from slime_agl.gateway.refusal import bad_field
-from slime_agl.gateway.request import Answer
+from slime_agl.gateway.request import TurnAnswer
 from slime_agl.gateway.turn.siblings import TURN
 
 Block = dict[str, Any]
@@ -136,7 +136,7 @@ def _strange(kind: Any, where: str) -> Exception:
     return bad_field(where, f"{where} is a block of type {kind!r}, which this endpoint does not take")
 
 
-def blocks_of(answer: Answer, *, thinking: bool) -> list[Block]:
+def blocks_of(answer: TurnAnswer, *, thinking: bool) -> list[Block]:
     """The content of an answer. thinking: the agent asked to see it; the signature it hands back names the turn."""
     reply = answer.reply
     blocks: list[Block] = []

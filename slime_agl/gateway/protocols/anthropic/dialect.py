@@ -12,7 +12,7 @@ from slime_agl.gateway.protocols.anthropic.blocks import block_events, blocks_of
 from slime_agl.gateway.protocols.chat import Usage, forced_tool
 from slime_agl.gateway.protocols.protocol import event
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import begun_text
 from slime_agl.trace.turn import LENGTH
@@ -114,7 +114,7 @@ class MessageExchange:
     def turns(self) -> tuple[TurnRequest, ...]:
         return (self.request,)
 
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         """The message object."""
         (answer,) = answers
         reason, stopped_by = self._stop(answer)
@@ -129,7 +129,7 @@ class MessageExchange:
             "usage": _usage(Usage.of(answers)),
         }
 
-    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+    def events(self, answers: list[TurnAnswer]) -> Iterator[bytes]:
         message = self.body(answers)
         begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
         begun["usage"] = {**message["usage"], "output_tokens": 0}
@@ -142,7 +142,7 @@ class MessageExchange:
         yield _event({"type": "message_delta", "delta": ending, "usage": message["usage"]})
         yield _event({"type": "message_stop"})
 
-    def _stop(self, answer: Answer) -> tuple[str, str | None]:
+    def _stop(self, answer: TurnAnswer) -> tuple[str, str | None]:
         if answer.reply.tool_calls:
             return "tool_use", None
         if answer.turn.finish == LENGTH:

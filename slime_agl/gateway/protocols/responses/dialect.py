@@ -15,7 +15,7 @@ from slime_agl.gateway.protocols.responses.events import response_events
 from slime_agl.gateway.protocols.responses.items import items_of, messages_of
 from slime_agl.gateway.protocols.responses.stored import Item, StoredResponse, StoredResponses, history
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.trace.turn import LENGTH
 
@@ -95,7 +95,7 @@ class Responses:
         return event(body, "error")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseExchange:
     """One request. fields: its body. items, previous: its input. store: where its answer is kept, if at all."""
 
@@ -112,7 +112,7 @@ class ResponseExchange:
     def turns(self) -> tuple[TurnRequest, ...]:
         return (self.request,)
 
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         """The response object; it is stored, unless the agent keeps its state itself."""
         (answer,) = answers
         output = items_of(answer, token_bytes=self.token_bytes, sealed_reasoning=self.sealed_reasoning)
@@ -135,7 +135,7 @@ class ResponseExchange:
             self.store.keep(StoredResponse(self.previous, self.items, body))
         return body
 
-    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+    def events(self, answers: list[TurnAnswer]) -> Iterator[bytes]:
         return response_events(self.body(answers))
 
     def _echo(self) -> dict[str, Any]:

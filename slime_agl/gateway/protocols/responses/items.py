@@ -10,7 +10,7 @@ from typing import Any
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.responses.stored import Item
 from slime_agl.gateway.refusal import bad_field
-from slime_agl.gateway.request import Answer
+from slime_agl.gateway.request import TurnAnswer
 from slime_agl.gateway.turn.siblings import TURN
 from slime_agl.trace.turn import LENGTH
 
@@ -117,7 +117,7 @@ class _Telling:
         self.messages.append(message)
 
 
-def items_of(answer: Answer, *, token_bytes: TokenBytes | None, sealed_reasoning: bool) -> list[Item]:
+def items_of(answer: TurnAnswer, *, token_bytes: TokenBytes | None, sealed_reasoning: bool) -> list[Item]:
     """The output items of an answer: reasoning, text, calls. Asked again, they are the same.
 
     token_bytes: the bytes of each id, when logprobs are wanted. sealed_reasoning: the agent keeps no state here and
