@@ -1,4 +1,4 @@
-"""A ledger as plain data and back: arrays become base64 of little-endian bytes."""
+"""Encode a ledger as plain data and decode it; arrays become base64 of little-endian bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slime_agl.trace.replay import EXPERT_TYPES, Experts, TopP
 from slime_agl.trace.turn import Media, Sampled, Turn
 
 FORMAT = 1
-# Finding the segments of a tree takes time with the square of its turns; no agent makes so many.
+# Segmenting a tree is quadratic in its turns, so cap them well above what any agent makes.
 MOST_TURNS = 20_000
 EXPERT_CODES = tuple(code for code, _ in EXPERT_TYPES)
 
@@ -49,7 +49,7 @@ def decode_ledger(data: Mapping[str, Any]) -> Ledger:
     """Rebuild a ledger.
 
     Raises:
-        ValueError, KeyError, TypeError, OverflowError, InvariantError: it is not what `encode_ledger` gives.
+        ValueError, KeyError, TypeError, OverflowError, InvariantError: `encode_ledger` did not produce the data.
     """
     if data.get("format") != FORMAT:
         raise ValueError(f"ledger has format {data.get('format')!r}, this version reads {FORMAT}")
@@ -61,19 +61,20 @@ def decode_ledger(data: Mapping[str, Any]) -> Ledger:
         ledger.commit(_decode_turn(turn))
     for index in listed(data.get("full", []), "full"):
         if one_of(index, "full", INTEGER) not in range(len(turns)):
-            raise ValueError(f"turn {index} is said to be full, the ledger has {len(turns)} turns")
+            raise ValueError(f"turn {index} is listed as full, the ledger has {len(turns)} turns")
         ledger.full.add(index)
     return ledger
 
 
 _TURN_SCALARS = {
-    "index": INTEGER, "parent": INTEGER_OR_NONE, "turn_id": TEXT, "fork": TEXT, "untrained": TEXT, "model": TEXT,
-    "started": NUMBER, "ended": NUMBER, "engine_seconds": NUMBER,
-}  # fmt: skip
+    **{"index": INTEGER, "parent": INTEGER_OR_NONE},
+    **dict.fromkeys(("turn_id", "fork", "untrained", "model"), TEXT),
+    **dict.fromkeys(("started", "ended", "engine_seconds"), NUMBER),
+}
 _PART_SCALARS = {
-    "finish": TEXT, "matched": FLAT, "prompt_tokens": INTEGER, "cached_tokens": INTEGER, "weight_version": TEXT,
-    "latency": NUMBER,
-}  # fmt: skip
+    **{"finish": TEXT, "matched": FLAT, "weight_version": TEXT, "latency": NUMBER},
+    **{"prompt_tokens": INTEGER, "cached_tokens": INTEGER},
+}
 
 
 def _encode_turn(turn: Turn) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Records read back. A record may come from anywhere: what does not belong in it is named, and never taken at its word."""
+"""Read records. They may come from anywhere, so every value is checked, and malformed lines are reported."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from slime_agl.record.wire import (
 )
 from slime_agl.trace.ledger import Ledger
 
-# Routed experts of a context of 150,000 tokens are about 80 MB a line.
+# A line with routed experts of a 150,000-token context has about 80 MB.
 LONGEST_LINE = 1 << 29
 TOKENS = range(BLOTTED_ID, 1 << 31)
-# Most tokens of a Sample that stands for an execution without any.
+# Token limit of a Sample that stands in for an execution without tokens.
 PLACEHOLDER = 2
-# Of lines that are skipped, as many are told apart.
-MOST_TOLD = 20
+# Skipped lines to report individually.
+MOST_LISTED = 20
 
 
 def read_run(path: Path) -> list[Record]:
-    """Read one file, or every file of a directory, in order of their names.
+    """Read a file, or all files of a directory in order of their names.
 
     Raises:
-        RecordError: there is nothing to read, or a file is no record of a version this one reads.
+        RecordError: there is nothing to read, or a file is not a record of a supported version.
     """
     files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
     if not files:
@@ -54,10 +54,10 @@ def read_run(path: Path) -> list[Record]:
 
 
 def read_record(path: Path) -> Record:
-    """Read one file. Lines that cannot be read are skipped, and named in the record.
+    """Read a file. Malformed lines are skipped and listed in the record.
 
     Raises:
-        RecordError: it cannot be opened, or its first line is no header.
+        RecordError: the file cannot be opened, or its first line is not a header.
     """
     with _opened(path) as file:
         lines = _lines(file)
@@ -75,29 +75,29 @@ def read_record(path: Path) -> Record:
             except (LookupError, TypeError, ValueError, OverflowError, RecursionError, InvariantError) as error:
                 skipped.append(f"line {number} is skipped ({type(error).__name__}: {error})")
     return Record(
-        path=path, header=header, tokens=tokens, executions=tuple(executions), torn=torn, skipped=_told(skipped)
+        path=path, header=header, tokens=tokens, executions=tuple(executions), torn=torn, skipped=_listed_some(skipped)
     )
 
 
-def _told(skipped: list[str]) -> tuple[str, ...]:
-    more = len(skipped) - MOST_TOLD
-    return tuple(skipped) if more <= 0 else (*skipped[:MOST_TOLD], f"{more} more lines are skipped")
+def _listed_some(skipped: list[str]) -> tuple[str, ...]:
+    more = len(skipped) - MOST_LISTED
+    return tuple(skipped) if more <= 0 else (*skipped[:MOST_LISTED], f"{more} more lines are skipped")
 
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        # A pipe would wait for its writer without the flag.
+        # O_NONBLOCK: opening a pipe would wait for its writer.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise RecordError(f"{path} is no regular file; give a record, or the directory that holds it")
+        raise RecordError(f"{path} is not a regular file; give a record, or the directory that holds it")
     return file
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines; of one that is too long nothing but its end."""
+    """Yield numbered lines; of an overlong one only its end."""
     number = 0
     while line := file.readline(LONGEST_LINE):
         number += 1
@@ -111,7 +111,9 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def _header(path: Path, first: tuple[int, bytes]) -> dict[str, Any]:
     line = first[1]
     if not line.endswith(b"\n"):
-        raise RecordError(f"{path} holds no whole line ({len(line)} bytes); the run ended before it was begun")
+        raise RecordError(
+            f"{path} holds no whole line ({len(line)} bytes); the run ended before the header was written"
+        )
     try:
         header = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -130,7 +132,7 @@ def _header(path: Path, first: tuple[int, bytes]) -> dict[str, Any]:
 
 
 def _checked(header: dict[str, Any]) -> dict[str, Any]:
-    """The header, whose fields are of the kinds that its readers take them for."""
+    """Check the types of the header's known fields."""
     kinds: dict[str, Callable[[Any], Any]] = {
         "step": lambda value: one_of(value, "step", INTEGER),
         **dict.fromkeys(("name", "agent", "model", "checkpoint"), lambda value: text(value, "a name in the header")),
@@ -156,9 +158,9 @@ def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecut
 
 _SCALARS = {"failure": TEXT, "error": TEXT, "started": NUMBER, "seconds": NUMBER}
 _SAMPLE_SCALARS = {
-    "index": INTEGER_OR_NONE, "group_index": INTEGER_OR_NONE, "rollout_id": INTEGER_OR_NONE, "segment": INTEGER,
-    "status": TEXT, "removed": FLAG,
-}  # fmt: skip
+    **dict.fromkeys(("index", "group_index", "rollout_id"), INTEGER_OR_NONE),
+    **{"segment": INTEGER, "status": TEXT, "removed": FLAG},
+}
 _SPAN_SCALARS = {"name": TEXT, "at": NUMBER, "seconds": NUMBER}
 
 

@@ -1,6 +1,6 @@
-"""Plain data of unknown origin, checked before it becomes a value: a record may come from anywhere.
+"""Check plain data of unknown origin before it becomes a value.
 
-Every function raises ValueError with what it found and what it expected; callers name the line.
+Every function raises ValueError with the found and the expected type; callers add the line.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ INTEGER_OR_NONE: Kinds = (int, NOTHING)
 NUMBER: Kinds = (int, float)
 FLAT: Kinds = (int, str, NOTHING)
 FLAG: Kinds = (bool,)
-# Recursion of JSON writers and views ends near 250 levels.
+# JSON writers and views recurse up to about 250 levels.
 DEEPEST = 200
 
 
 def fields_of(data: Any, kinds: Mapping[str, Kinds]) -> dict[str, Any]:
-    """The named fields of an object, each of one of its kinds."""
-    held = mapping(data, "entry")
-    return {name: one_of(held[name], name, allowed) for name, allowed in kinds.items()}
+    """Read the named fields of an object, each of an allowed type."""
+    known = mapping(data, "entry")
+    return {name: one_of(known[name], name, allowed) for name, allowed in kinds.items()}
 
 
 def one_of(value: Any, name: str, kinds: Kinds) -> Any:
-    # type() and not isinstance(): JSON's true is no 1.
+    # type() rather than isinstance(): JSON's true must not pass as 1.
     if type(value) not in kinds:
         wanted = " or ".join("null" if kind is NOTHING else kind.__name__ for kind in kinds)
         raise ValueError(f"{name} is {kind_of(value)}, {wanted} was expected")
@@ -51,12 +51,12 @@ def texts(value: Any, name: str) -> tuple[str, ...]:
 
 
 def numbers(value: Any, name: str) -> dict[str, float | None]:
-    """A mapping to numbers; a NaN was written as null."""
+    """A mapping to numbers; NaN was written as null."""
     return {key: one_of(one, f"{name} {key!r}", (int, float, NOTHING)) for key, one in mapping(value, name).items()}
 
 
 def shallow(value: Any, name: str) -> Any:
-    """Any JSON value that is not nested too deeply to be written again."""
+    """Any JSON value shallow enough to be written again."""
     level, depth = [value], 0
     while level:
         if depth > DEEPEST:

@@ -14,9 +14,9 @@ from slime_agl.trace.turn import Turn
 class Ledger:
     """Owner of an attempt's turns. Only `commit` adds to it.
 
-    full: turns after which a prompt was refused, because the sequence had no room for it.
+    full: turns after which a prompt was refused because the sequence had no room for it.
 
-    Invariants: `turns[i].index == i`; a parent stands before its children.
+    Invariants: `turns[i].index == i`; a parent precedes its children.
     """
 
     rollout_id: str
@@ -31,8 +31,8 @@ class Ledger:
         """Append a turn.
 
         Raises:
-            InvariantError: the turn's index is not the next one, its parent is unknown, or its routed
-                experts do not go on where those of its parent end.
+            InvariantError: the turn's index is not the next one, its parent is unknown, or its routed experts do not
+                start where those of its parent end.
         """
         if turn.index != len(self.turns):
             raise InvariantError(f"turn {turn.index} committed to {self} which holds {len(self.turns)} turns")
@@ -47,15 +47,15 @@ class Ledger:
         return turn
 
     def children(self, index: int | None) -> list[int]:
-        """Indices of the turns that continue turn `index`; the roots for None."""
+        """Indices of the turns that continue turn `index`; of the roots for None."""
         return self._children.get(index, [])
 
     def length(self, index: int) -> int:
-        """Tokens in the sequence that ends with turn `index`: prompt, glue and outputs."""
+        """Number of tokens in the sequence that ends with turn `index`: prompt, glue and outputs."""
         return self._lengths[index]
 
     def covered(self, index: int | None) -> int:
-        """Leading tokens of the sequence that ends with turn `index` whose routed experts are held; 0 for None."""
+        """Number of leading tokens, in the sequence that ends with turn `index`, with known routed experts; 0 for None."""
         return 0 if index is None else self._covered[index]
 
     def path(self, index: int) -> list[Turn]:
@@ -70,7 +70,7 @@ class Ledger:
         return chain
 
     def ids(self, index: int) -> array:
-        """The exact ids of turn `index`: what the engine was shown plus what it answered."""
+        """The exact ids of the sequence that ends with turn `index`: prompt plus output."""
         ids = array("i")
         for turn in self.path(index):
             ids.extend(turn.new_ids)
@@ -79,16 +79,16 @@ class Ledger:
         return ids
 
     def prompt_ids(self, index: int) -> array:
-        """The exact ids that the engine was shown for turn `index`: `held` without what it answered."""
+        """The exact prompt ids of turn `index`, without its output."""
         turn = self.turns[index]
         return (array("i") if turn.parent is None else self.ids(turn.parent)) + turn.new_ids
 
     def leaves(self) -> Iterator[int]:
-        """Indices of turns that nothing continues, in commit order."""
+        """Indices of turns that no turn continues, in commit order."""
         return (turn.index for turn in self.turns if turn.index not in self._children)
 
     def images(self, index: int | None) -> tuple[str, ...]:
-        """The images in the sequence that ends with turn `index`, in order; none for None."""
+        """Images in the sequence that ends with turn `index`, in order; empty for None."""
         path = [] if index is None else self.path(index)
         return tuple(image for turn in path if turn.media is not None for image in turn.media.images)
 

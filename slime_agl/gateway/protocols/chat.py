@@ -1,4 +1,4 @@
-"""OpenAI's chat completions protocol: what a request may say, and how an answer is written."""
+"""OpenAI's chat completions protocol: requests and answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DONE = b"data: [DONE]\n\n"
 MOST_ANSWERS = 128
 MOST_ALTERNATIVES = 20
 
-# Of vLLM's and SGLang's servers; they place, log or format, and the answer stays the same.
+# Fields of vLLM and SGLang servers for placement, logging or formatting, which do not affect the answer.
 ENGINE_BOOKKEEPING = {"rid", "session_id", "cache_salt", "priority", "skip_special_tokens"}
 FIELDS = fields.Table(
     honoured=frozenset(
@@ -59,7 +59,7 @@ FIELDS = fields.Table(
 
 
 class ChatCompletions:
-    """The dialect. model: the name used when a request gives none. token_bytes: the bytes of each id, for logprobs."""
+    """The chat dialect. model: default model name. token_bytes: bytes of each id, for logprobs."""
 
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
@@ -76,12 +76,12 @@ class ChatCompletions:
         tools, forced = _tools(body)
         if forced and begun is not None:
             raise bad_field(
-                "tool_choice", f"tool_choice {body['tool_choice']!r} begins an answer, as the last message does"
+                "tool_choice", f"tool_choice {body['tool_choice']!r} starts the reply, as the last message already does"
             )
         options = fields.mapping(body, "stream_options")
         alternatives = fields.count(body, "top_logprobs", least=0, most=MOST_ALTERNATIVES)
         if alternatives is not None and not body.get("logprobs"):
-            raise bad_field("top_logprobs", "top_logprobs asks for alternatives of `logprobs`, so send logprobs: true")
+            raise bad_field("top_logprobs", "top_logprobs needs logprobs: true")
         request = TurnRequest(
             messages=messages,
             model=fields.model(body, self._model),
@@ -116,7 +116,7 @@ class ChatCompletions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatExchange:
-    """One request. include_usage: in the last event of a stream. logprobs: of every sampled token."""
+    """A request. include_usage: in the last event of a stream. logprobs: of every sampled token."""
 
     request: TurnRequest
     token_bytes: TokenBytes
@@ -129,7 +129,7 @@ class ChatExchange:
         return (self.request,)
 
     def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
-        """The body of a chat.completion."""
+        """The chat.completion object."""
         choices = []
         for number, answer in enumerate(answers):
             choice = {"index": number, "message": wire_message(answer.reply), "finish_reason": finish_reason(answer)}
@@ -174,7 +174,7 @@ class ChatExchange:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a call: shown, found in the engine's prefix cache, sampled, and sampled as reasoning if known."""
+    """Token counts of a call: prompt, prefix cache hits, output, and reasoning if known."""
 
     prompt: int
     cached: int
@@ -183,7 +183,7 @@ class Usage:
 
     @classmethod
     def of(cls, answers: Sequence[TurnAnswer], n: int = 1) -> Usage:
-        """Add up a call's answers; each n of them share a prompt."""
+        """Add up a call's answers, of which each n share a prompt."""
         parts = [part for answer in answers for part in answer.turn.parts]
         firsts = [answer.turn.parts[0].cached_tokens for answer in answers[::n] if answer.turn.parts]
         return cls(
@@ -201,7 +201,7 @@ def finish_reason(answer: TurnAnswer) -> str:
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
-    """OpenAI's usage object of the completions protocols."""
+    """OpenAI's usage object for the completions protocols."""
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.output,
@@ -212,10 +212,10 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 
 
 def forced_tool(choice: Any, name: Any, tools: list[dict[str, Any]] | None) -> str:
-    """TurnRequest.forced for a choice that is neither auto nor none; `name`: the tool it names, if it does.
+    """Read TurnRequest.forced from a choice other than auto or none. name: the tool it names, if any.
 
     Raises:
-        Refusal: there is no such tool, or the choice is of an unknown kind.
+        Refusal: the tool does not exist, or the choice is of an unknown kind.
     """
     names = [tool["function"]["name"] for tool in tools or ()]
     if choice in ("required", "any") and names:
@@ -242,7 +242,7 @@ def _is_call(call: Any) -> bool:
 
 
 def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str]:
-    """The tools that the template is to show, and TurnRequest.forced."""
+    """Read the tools for the template, and TurnRequest.forced."""
     given = fields.objects(body, "tools")
     tools = Tools(given) if given else None
     for at, tool in enumerate(tools or ()):

@@ -1,4 +1,4 @@
-"""OpenAI's legacy completions protocol, for agents that make their prompts themselves, of text or of token ids."""
+"""OpenAI's legacy completions protocol, for agents that render their own prompts as text or token ids."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ FIELDS = fields.Table(
     ),
     ignored=fields.BOOKKEEPING | ENGINE_BOOKKEEPING,
     fixed={"logit_bias": ({},), "ignore_eos": (False,), "include_stop_str_in_output": (False,)},
-    refused={"suffix": "the trained model is asked to go on, not to fill a gap"},
+    refused={"suffix": "the trained model continues a text, it does not fill gaps"},
 )
 
 
 class Completions:
-    """The dialect. model: the name used when a request gives none. decode: ids to text."""
+    """The completions dialect. model: default model name. decode: ids to text."""
 
     def __init__(self, model: str, decode: Callable[[list[int]], str]) -> None:
         self._model, self._decode = model, decode
@@ -40,7 +40,7 @@ class Completions:
         n = fields.count(body, "n", most=MOST_ANSWERS) or 1
         if (fields.count(body, "best_of") or n) != n:
             raise bad_field(
-                "best_of", f"best_of is {body['best_of']}, n is {n}; an answer that nobody sees cannot train"
+                "best_of", f"best_of is {body['best_of']}, n is {n}; an answer that is not returned cannot train"
             )
         logprobs = fields.count(body, "logprobs", least=0, most=MOST_ALTERNATIVES)
         if logprobs is not None and body.get("echo"):
@@ -84,7 +84,7 @@ class Completions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionExchange:
-    """One request: a turn for each of its prompts."""
+    """A request: one turn per prompt."""
 
     turns: tuple[TurnRequest, ...]
     decode: Callable[[list[int]], str]
@@ -94,7 +94,7 @@ class CompletionExchange:
     echo: bool
 
     def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
-        """The body of a text_completion; choices in the order of prompts, n for each."""
+        """The text_completion object; choices in the order of prompts, n per prompt."""
         return {**self._head(answers), "choices": self._choices(answers), "usage": self._usage(answers)}
 
     def events(self, answers: list[TurnAnswer]) -> Iterator[bytes]:
@@ -130,7 +130,7 @@ class CompletionExchange:
 
 
 def _prompts(body: Mapping[str, Any]) -> list[str | tuple[int, ...]]:
-    """The prompts of a request: a text, a list of texts, a list of ids, or a list of lists of ids."""
+    """Read the prompts: a text, a list of texts, a list of ids, or a list of lists of ids."""
     prompt = body.get("prompt")
     if isinstance(prompt, str):
         return [prompt]

@@ -1,4 +1,4 @@
-"""One attempt as the gateway holds it: its ledger, its conversation, its calls, and whether it is sealed."""
+"""The gateway's state of one attempt: ledger, conversation, calls, and whether it is sealed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TEXTS_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class IdText:
-    """A sequence of token ids. text: comma-separated decimals without brackets. length: how many they are."""
+    """A sequence of token ids. text: comma-separated decimals without brackets. length: number of ids."""
 
     text: bytes = b""
     length: int = 0
 
     def extended(self, ids: array) -> IdText:
-        """This sequence and `ids`. Only `ids` are written."""
+        """Append `ids`. Serialises only these, so that a growing prompt is written once."""
         if not ids:
             return self
         added = orjson.dumps(ids.tolist())[1:-1]
@@ -42,10 +42,10 @@ class IdText:
 
 
 class IdTexts:
-    """The sequences of an attempt's turns (prompt and output) as text.
+    """Ids of an attempt's turns (prompt and output) as text, ready for the engine.
 
-    Texts are held for the ends of the latest chains; a turn on the way to such an end is a part of its text,
-    and one elsewhere is written anew.
+    Keeps the text of the latest leaves only. A turn on the path to such a leaf is a prefix of its text; any other is
+    serialised again.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -54,7 +54,7 @@ class IdTexts:
         self._ends = array("q")
 
     def of(self, index: int | None) -> IdText:
-        """The exact ids of turn `index`; no ids for None."""
+        """The exact ids of turn `index`; empty for None."""
         if index is None:
             return IdText()
         found = self._texts.get(index) or self._part(index)
@@ -63,7 +63,7 @@ class IdTexts:
         )
 
     def keep(self, index: int, ids: IdText) -> None:
-        """Hold the ids of turn `index`, the one committed last."""
+        """Keep the ids of turn `index`, the one committed last, in place of its parent's."""
         self._ends.append(len(ids.text))
         parent = self._ledger.turns[index].parent
         if parent is not None:
@@ -71,7 +71,7 @@ class IdTexts:
         self._texts[index] = ids.text
 
     def _part(self, index: int) -> bytes | None:
-        """The text of a turn as the beginning of a later one's."""
+        """The text of a turn as a prefix of a later one's."""
         for leaf, text in self._texts.items():
             if leaf > index and any(turn.index == index for turn in self._ledger.path(leaf)):
                 return text[: self._ends[index]]
@@ -80,13 +80,13 @@ class IdTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """What an attempt may do, decided before its agent runs.
+    """An attempt's identity and limits, fixed before its agent starts.
 
-    session_key: pins the attempt's turns to one engine. sampling: SGLang parameters of the trainer.
-    response_limit: most tokens of one turn, None for what the context leaves.
-    context_limit: most tokens of a segment, None for the engine's own.
-    experts_width: routed experts of one token when they are to be replayed, else None.
-    lane: sessions of one lane are held and released together.
+    session_key: pins the attempt's turns to one engine. sampling: the trainer's parameters, in SGLang's names.
+    response_limit: token limit per turn, None for the rest of the context.
+    context_limit: token limit per segment, None for the engine's own.
+    experts_width: routed experts per token if they are replayed, else None.
+    lane: sessions of one lane are parked and resumed together.
     """
 
     rollout_id: str
@@ -101,7 +101,7 @@ class SessionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSession:
-    """What a sealed attempt leaves. `engine_errors`: messages of engine failures its agent was told of."""
+    """Results of a sealed attempt. engine_errors: messages of engine failures that its agent received."""
 
     ledger: Ledger
     messages: list[dict[str, Any]]
@@ -112,7 +112,7 @@ class SealedSession:
 
 
 class Session:
-    """Owner of one attempt's state, which only its methods change. Lives on the gateway's event loop."""
+    """Owner of one attempt's state, changed only by its methods. Belongs to the gateway's event loop."""
 
     def __init__(self, spec: SessionSpec, key: str, gate: Gate, bounds: Bounds) -> None:
         self.spec = spec
@@ -132,12 +132,12 @@ class Session:
         self.texts = IdTexts(self.ledger)
         self.last: Node | None = None
         self.last_text = ""
-        # Ids of requests and answers hold it: two attempts never use the same.
+        # Part of every request and answer id, so that two attempts never share one.
         self.nonce = secrets.token_hex(6)
         self._asked = itertools.count()
 
     def request_id(self) -> str:
-        """A new id for an engine request; none is the beginning of another."""
+        """Make an id for an engine request; none is a prefix of another, because aborts match by prefix."""
         return f"{self.spec.attempt_id}-{self.nonce}-{next(self._asked):06d}"
 
     def count(self, name: str, by: int = 1) -> None:
@@ -145,23 +145,24 @@ class Session:
         self.counters[name] += by
 
     def answered(self, text: str, node: Node | None) -> None:
-        """Take note of the latest answer. node: its place in the conversation, None for a prompt of the agent's own."""
+        """Record the latest answer. node: its place in the conversation, None for a prompt the agent rendered itself."""
         self.last, self.last_text = node, text
 
     def failed(self, error: EngineError) -> None:
-        """Take note of an engine failure that the agent is told of."""
+        """Record an engine failure that is reported to the agent."""
         self.engine_errors.append(str(error))
 
     def broke(self, error: InvariantError) -> None:
-        """Take note of a broken invariant; the first one stands."""
+        """Record a broken invariant; the first one is kept."""
         self.broken = self.broken or error
 
     def overflowed(self, refusal: Refusal) -> Refusal:
-        """Count a request that the context cannot hold; returns its refusal."""
+        """Count a request that exceeds the context; return its refusal."""
         self.counters["context_overflow"] += 1
         return refusal
 
     def leave(self) -> SealedSession:
+        """The results, once the attempt is sealed."""
         messages = self.last.prompt_messages() if self.last is not None else []
         return SealedSession(
             ledger=self.ledger,
