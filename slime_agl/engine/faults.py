@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
@@ -60,7 +59,7 @@ def words_of(body: bytes) -> str:
     except orjson.JSONDecodeError:
         value = body.decode("utf-8", "replace").strip()
     while isinstance(value, Mapping):
-        fields: Mapping[Any, object] = value
+        fields: Mapping[object, object] = value
         inner = next((fields[key] for key in ("error", "message", "detail") if fields.get(key)), None)
         value = orjson.dumps(value).decode() if inner is None else inner
     return str(value)[:LONGEST_QUOTE] or "(empty body)"

@@ -8,7 +8,7 @@ loop over tokens would dominate the cost of a turn.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -109,7 +109,7 @@ def largest_answer(request: EngineRequest) -> int:
     return BYTES_OF_AN_ANSWER + new * a_token + (request.prompt_length + new) * (routed + PROMPT_TOKEN_BYTES)
 
 
-def _parsed(body: bytes, request: EngineRequest, rid: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _parsed(body: bytes, request: EngineRequest, rid: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """Parse an answer and its `meta_info`, after checking that it belongs to this request."""
     try:
         answer = orjson.loads(body)
@@ -131,7 +131,7 @@ def _parsed(body: bytes, request: EngineRequest, rid: str) -> tuple[Mapping[str,
     return answer, meta
 
 
-def _finish(reason: Any, request: EngineRequest, rid: str, vocab_size: int | None) -> tuple[str, int | str | None]:
+def _finish(reason: object, request: EngineRequest, rid: str, vocab_size: int | None) -> tuple[str, int | str | None]:
     """Return the finish reason, '' if absent or unknown, and the stop id or string that matched."""
     if reason is None or isinstance(reason, str):
         reason = {"type": reason}
@@ -148,7 +148,7 @@ def _finish(reason: Any, request: EngineRequest, rid: str, vocab_size: int | Non
     return (kind if kind in (STOP, LENGTH, ABORT) else ""), _matched(matched, request, rid, vocab_size)
 
 
-def _matched(matched: Any, request: EngineRequest, rid: str, vocab_size: int | None) -> int | str | None:
+def _matched(matched: object, request: EngineRequest, rid: str, vocab_size: int | None) -> int | str | None:
     if matched is None:
         return None
     if isinstance(matched, str):
@@ -157,14 +157,14 @@ def _matched(matched: Any, request: EngineRequest, rid: str, vocab_size: int | N
                 rid, f"ends with {NAN_MATCHED!r}: the engine sampled from NaN; look for it in the weights"
             )
         return matched
-    ids = matched if isinstance(matched, list) else [matched]
+    ids: list[Any] = matched if isinstance(matched, list) else [matched]
     if not ids or set(map(type, ids)) != INTEGER:
         raise WrongAnswer(rid, f"has the finish_reason.matched {_quoted(matched)}, it must be a stop id or a string")
     return _known_ids(ids, "finish_reason.matched", rid, vocab_size)[-1]
 
 
 def _tokens(
-    answer: Mapping[str, Any], meta: Mapping[str, Any], rid: str, vocab_size: int | None
+    answer: Mapping[str, object], meta: Mapping[str, object], rid: str, vocab_size: int | None
 ) -> tuple[array, array]:
     """Return ids and logprobs, after checking that the answer's other fields agree with them."""
     entries, count = meta.get("output_token_logprobs"), _count(meta, "completion_tokens", rid)
@@ -187,7 +187,7 @@ def _tokens(
     return _known_ids(ids, "output_token_logprobs", rid, vocab_size), values
 
 
-def _columns(entries: Any, rid: str) -> tuple[list[Any], list[Any]]:
+def _columns(entries: object, rid: str) -> tuple[list[Any], list[Any]]:
     """Split [logprob, id, ...] entries into ids and logprobs, of any type."""
     if not isinstance(entries, list):
         raise WrongAnswer(rid, f"has output_token_logprobs of type {type(entries).__name__}, it must be a list")
@@ -201,7 +201,7 @@ def _columns(entries: Any, rid: str) -> tuple[list[Any], list[Any]]:
     )
 
 
-def _integers(ids: list[Any], output_ids: Any, rid: str) -> None:
+def _integers(ids: list[Any], output_ids: object, rid: str) -> None:
     """Check that both lists hold the same integers. Comparing JSON is the fastest way to tell 1 from true and 1.0."""
     written = orjson.dumps(ids)
     if written[1:-1].translate(None, DIGITS):
@@ -260,7 +260,7 @@ def _known_ids(ids: list[int], where: str, rid: str, vocab_size: int | None) -> 
     return packed
 
 
-def _ends(values: list[Any], packed: array) -> tuple[float, float]:
+def _ends(values: Sequence[float], packed: array) -> tuple[float, float]:
     """Return the lowest and highest value, (0, 0) if empty. packed: the same values."""
     if len(values) < FEW:
         return (min(values), max(values)) if values else (0, 0)
@@ -268,14 +268,14 @@ def _ends(values: list[Any], packed: array) -> tuple[float, float]:
     return float(found.min()), float(found.max())
 
 
-def _count(meta: Mapping[str, Any], name: str, rid: str) -> int | None:
+def _count(meta: Mapping[str, object], name: str, rid: str) -> int | None:
     value = meta.get(name)
     if value is not None and (type(value) is not int or value < 0):
         raise WrongAnswer(rid, f"has the {name} {_quoted(value)}, it must be an integer from 0 on")
     return value
 
 
-def _prompt_tokens(meta: Mapping[str, Any], request: EngineRequest, rid: str) -> int:
+def _prompt_tokens(meta: Mapping[str, object], request: EngineRequest, rid: str) -> int:
     """Number of tokens the engine read. With images it may differ from the number sent; the caller judges that."""
     said = _count(meta, "prompt_tokens", rid)
     if said is None:
@@ -289,21 +289,21 @@ def _prompt_tokens(meta: Mapping[str, Any], request: EngineRequest, rid: str) ->
     return said
 
 
-def _weight_version(meta: Mapping[str, Any], rid: str) -> str:
+def _weight_version(meta: Mapping[str, object], rid: str) -> str:
     value = meta.get("weight_version")
     if fault := version_fault(value):
         raise WrongAnswer(rid, f"has the weight_version {fault}")
     return "" if value is None else str(value)
 
 
-def version_fault(value: Any) -> str:
+def version_fault(value: object) -> str:
     """Describe what is wrong with a weight version; '' for a string, an integer or None."""
     if value is None or type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_SCALAR):
         return ""
     return f"{_quoted(value)}, it must be an integer or a string of at most {LONGEST_SCALAR} characters"
 
 
-def _kept(meta: Mapping[str, Any], request: EngineRequest, rid: str) -> dict[str, Any]:
+def _kept(meta: Mapping[str, object], request: EngineRequest, rid: str) -> dict[str, object]:
     """Keep what `Sampled` has no field for: requested alternatives and small scalars."""
     kept = {
         name: value
@@ -316,19 +316,18 @@ def _kept(meta: Mapping[str, Any], request: EngineRequest, rid: str) -> dict[str
     return kept
 
 
-def _alternatives(found: Any, rid: str) -> list[Any]:
+def _alternatives(found: object, rid: str) -> list[object]:
     """Check alternatives: per token a list of [logprob, id, ...] entries, or null."""
-    places = [place for place in found if place is not None] if isinstance(found, list) else None
-    if places is None or not all(isinstance(place, list) for place in places):
+    if not isinstance(found, list) or not all(isinstance(place, list | None) for place in found):
         raise WrongAnswer(rid, f"has {ALTERNATIVES} that are no lists of entries per token: {_quoted(found)}")
-    for place in places:
-        for entry in place:
+    for place in found:
+        for entry in place or ():
             if not (isinstance(entry, list) and len(entry) > 1 and type(entry[0]) in NUMBERS and type(entry[1]) is int):
                 raise WrongAnswer(rid, f"has the entry {_quoted(entry)} in {ALTERNATIVES}, which is no [logprob, id]")
     return found
 
 
-def _quoted(value: Any) -> str:
+def _quoted(value: object) -> str:
     """Quote a value in an error, shortened."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -23,7 +23,7 @@ TOP_P_OFFSETS = ("top_p_token_offsets", "top_p_kept_token_offsets")
 EXPERTS = "routed_experts"
 
 
-def replay_fields(request: EngineRequest) -> dict[str, Any]:
+def replay_fields(request: EngineRequest) -> dict[str, object]:
     """Top-level fields that request routed experts; top-p sets are requested in the sampling parameters."""
     return {"return_routed_experts": True, "routed_experts_start_len": request.experts_from}
 
@@ -32,7 +32,7 @@ def wants_top_p(params: Mapping[str, Any]) -> bool:
     return bool((params.get(CUSTOM) or {}).get(TOP_P_ASKED))
 
 
-def read_experts(meta: Mapping[str, Any], request: EngineRequest, rid: str, new_tokens: int) -> Experts | None:
+def read_experts(meta: Mapping[str, object], request: EngineRequest, rid: str, new_tokens: int) -> Experts | None:
     """Read rows for tokens `request.experts_from` up to the last but one; None if nothing was sampled.
 
     The last token was never an input, so it has no row. An engine that does not know `routed_experts_start_len` sends
@@ -66,7 +66,7 @@ def read_experts(meta: Mapping[str, Any], request: EngineRequest, rid: str, new_
 
 
 def read_top_p(
-    meta: Mapping[str, Any], request: EngineRequest, rid: str, new_tokens: int, vocab_size: int | None
+    meta: Mapping[str, object], request: EngineRequest, rid: str, new_tokens: int, vocab_size: int | None
 ) -> TopP | None:
     """Read the top-p set of each sampled token; None if not requested or nothing was sampled.
 
@@ -98,7 +98,7 @@ def read_top_p(
         raise WrongAnswer(rid, f"has wrong top-p sets: {fault}") from fault
 
 
-def _int32(meta: Mapping[str, Any], names: tuple[str, ...], rid: str) -> np.ndarray | None:
+def _int32(meta: Mapping[str, object], names: tuple[str, ...], rid: str) -> np.ndarray | None:
     """Decode the first present field of `names`: base64 of little-endian int32, or a list of numbers."""
     name = next((name for name in names if meta.get(name) is not None), None)
     if name is None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeGuard
 
 import aiohttp
 import orjson
@@ -51,8 +51,8 @@ class Workers:
 
     async def listed(self) -> bool:
         """Refresh the list; return whether the router named any workers."""
-        found = [worker["url"] for worker in await self._entries() if _is_http(worker.get("url"))]
-        urls = tuple(dict.fromkeys(DATA_PARALLEL_RANK.sub("", url).rstrip("/") for url in found))
+        named = [worker.get("url") for worker in await self._entries()]
+        urls = tuple(dict.fromkeys(DATA_PARALLEL_RANK.sub("", url).rstrip("/") for url in named if _is_http(url)))
         self._urls, self._stale = urls or self._urls, not urls
         return bool(urls)
 
@@ -150,28 +150,28 @@ class Workers:
             logger.debug("GET %s: %r", self.url, fault)
             return f"no sgl-router or SGLang server answers at {self.url}"
 
-    async def get(self, base: str, path: str) -> Mapping[str, Any] | None:
+    async def get(self, base: str, path: str) -> Mapping[str, object] | None:
         """Fetch the JSON object at `path`; None if there is none."""
         value = await self._json(base, path)
         return value if isinstance(value, Mapping) else None
 
-    async def _json(self, base: str, path: str) -> Any:
+    async def _json(self, base: str, path: str) -> object:
         try:
             return await self._fetched(base, path)
         except FAULTS as fault:
             logger.debug("GET %s%s: %r", base, path, fault)
             return None
 
-    async def _fetched(self, base: str, path: str) -> Any:
+    async def _fetched(self, base: str, path: str) -> object:
         async with self._session.get(base + path, allow_redirects=False) as response:
             return orjson.loads(await _read(response)) if response.status == 200 else None
 
-    async def _entries(self) -> list[Mapping[str, Any]]:
+    async def _entries(self) -> list[Mapping[str, object]]:
         answer = await self.get(self.url, "/workers") or {}
         workers = answer.get("workers")
         return [worker for worker in workers if isinstance(worker, Mapping)] if isinstance(workers, list) else []
 
-    async def _post(self, base: str, path: str, content: Mapping[str, Any]) -> bool:
+    async def _post(self, base: str, path: str, content: Mapping[str, object]) -> bool:
         try:
             async with self._session.post(base + path, json=content, allow_redirects=False) as response:
                 if response.status < 400:
@@ -184,7 +184,7 @@ class Workers:
         return False
 
 
-def pending_requests(load: Any) -> int | None:
+def pending_requests(load: object) -> int | None:
     """Add up running and waiting requests in a `/v1/loads` answer: one rank or a list of them, in any known shape.
 
     None if a number is missing or impossible.
@@ -218,15 +218,15 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def _count(value: Any) -> int | None:
+def _count(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _is_http(url: Any) -> bool:
+def _is_http(url: object) -> TypeGuard[str]:
     return isinstance(url, str) and url.startswith(("http://", "https://"))
 
 
-def _read_info(model: Mapping[str, Any], server: Mapping[str, Any]) -> EngineInfo:
+def _read_info(model: Mapping[str, object], server: Mapping[str, object]) -> EngineInfo:
     version = model.get("weight_version", server.get("weight_version"))
     if fault := version_fault(version):
         logger.warning("an engine reports the weight_version %s; treating it as unknown", fault)
@@ -239,11 +239,11 @@ def _read_info(model: Mapping[str, Any], server: Mapping[str, Any]) -> EngineInf
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _context_length(server: Mapping[str, Any]) -> int | None:
+def _context_length(server: Mapping[str, object]) -> int | None:
     """The tightest limit that the server reports: context, KV pool, or longest input.
 
     `context_length` is null in `/server_info` unless set by a flag; `max_req_input_len` is the model's context minus a

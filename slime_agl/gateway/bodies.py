@@ -7,7 +7,6 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 from aiohttp import web
@@ -187,7 +186,7 @@ async def read_body(request: web.Request, limit: int) -> bytes | None:
         raise Refusal(400, "the request body cannot be read: it ends early, or is not framed as HTTP says") from error
 
 
-def json_bytes(value: Any) -> bytes:
+def json_bytes(value: object) -> bytes:
     """Serialise as UTF-8. A model's arguments may contain larger numbers or deeper nesting than orjson supports."""
     try:
         return orjson.dumps(value)

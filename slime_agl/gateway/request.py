@@ -12,6 +12,8 @@ from slime_agl.chat.template.tools import Tools
 from slime_agl.trace.turn import Turn
 
 ANY_TOOL = "*"
+# A chat message in OpenAI's wire shape.
+Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +32,17 @@ class TurnRequest:
     return_ids: the agent wants the prompt ids. begun: start of the reply (assistant prefill), not sent back.
     """
 
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     model: str
     tools: Tools | None = None
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    constraint: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    constraint: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     n: int = 1
     id_prefix: str = "chatcmpl-"

@@ -50,7 +50,7 @@ def blot_text(text: str, place: str, account: Counter[str]) -> str:
     return "".join([*pieces, raw[end:].decode()])
 
 
-def blot(value: Any, place: str, account: Counter[str], *, above: tuple[int, ...] = ()) -> Any:
+def blot(value: object, place: str, account: Counter[str], *, above: tuple[int, ...] = ()) -> Any:
     """Convert any value to JSON-able data without credentials. Cycles and deep nesting are cut."""
     if isinstance(value, str):
         return blot_text(str(value), place, account)
@@ -80,8 +80,10 @@ def blot(value: Any, place: str, account: Counter[str], *, above: tuple[int, ...
         return f"<{type(value).__name__}>"
 
 
-def _mapping(value: Mapping[Any, Any], place: str, account: Counter[str], above: tuple[int, ...]) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
+def _mapping(
+    value: Mapping[object, object], place: str, account: Counter[str], above: tuple[int, ...]
+) -> dict[str, object]:
+    plain: dict[str, object] = {}
     for name, one in value.items():
         key = blot(name, place, account) if isinstance(name, str) else str(name)
         if isinstance(one, str) and isinstance(name, str) and is_named(name) and is_value(one):

@@ -7,7 +7,7 @@ import stat
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import orjson
 
@@ -108,7 +108,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def _header(path: Path, first: tuple[int, bytes]) -> dict[str, Any]:
+def _header(path: Path, first: tuple[int, bytes]) -> dict[str, object]:
     line = first[1]
     if not line.endswith(b"\n"):
         raise RecordError(
@@ -131,9 +131,9 @@ def _header(path: Path, first: tuple[int, bytes]) -> dict[str, Any]:
         raise RecordError(f"{path}, line 1: {error}") from error
 
 
-def _checked(header: dict[str, Any]) -> dict[str, Any]:
+def _checked(header: dict[str, object]) -> dict[str, object]:
     """Check the types of the header's known fields."""
-    kinds: dict[str, Callable[[Any], Any]] = {
+    kinds: dict[str, Callable[[object], object]] = {
         "step": lambda value: one_of(value, "step", INTEGER),
         **dict.fromkeys(("name", "agent", "model", "checkpoint"), lambda value: text(value, "a name in the header")),
         "stop_ids": lambda value: [one_of(one, "stop_ids", INTEGER) for one in listed(value, "stop_ids")],
@@ -151,7 +151,8 @@ def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecut
         raise ValueError(f"it is empty, or has more than {LONGEST_LINE} bytes")
     entry = mapping(orjson.loads(line), "the line")
     if "tokens" in entry:
-        tokens.update([(_token(i), _bytes(shown)) for i, shown in listed(entry["tokens"], "tokens")])
+        pairs = [listed(pair, "tokens") for pair in listed(entry["tokens"], "tokens")]
+        tokens.update([(_token(i), _bytes(shown)) for i, shown in pairs])
     else:
         executions.append(_execution(mapping(entry["execution"], "execution")))
 
@@ -164,7 +165,7 @@ _SAMPLE_SCALARS = {
 _SPAN_SCALARS = {"name": TEXT, "at": NUMBER, "seconds": NUMBER}
 
 
-def _execution(data: Mapping[str, Any]) -> RecordedExecution:
+def _execution(data: Mapping[str, object]) -> RecordedExecution:
     ledger = decode_ledger(mapping(data["ledger"], "ledger"))
     row = data.get("row")
     longest = PLACEHOLDER + sum(len(turn.new_ids) + turn.output_length for turn in ledger.turns)
@@ -174,7 +175,7 @@ def _execution(data: Mapping[str, Any]) -> RecordedExecution:
         reward=shallow(data["reward"], "reward"),
         rewards=tuple(
             (one_of(after, "turns before a reward", INTEGER), numbers(dimensions, "reward"))
-            for after, dimensions in listed(data["rewards"], "rewards")
+            for after, dimensions in (listed(pair, "rewards") for pair in listed(data["rewards"], "rewards"))
         ),
         spans=tuple(_span(span) for span in listed(data["spans"], "spans")),
         counters=_counts(data["counters"], "counters"),
@@ -187,7 +188,7 @@ def _execution(data: Mapping[str, Any]) -> RecordedExecution:
     )
 
 
-def _try(data: Any) -> Try:
+def _try(data: object) -> Try:
     one = mapping(data, "earlier")
     return Try(
         decode_ledger(mapping(one["ledger"], "ledger")),
@@ -196,23 +197,24 @@ def _try(data: Any) -> Try:
     )
 
 
-def _span(data: Any) -> dict[str, Any]:
-    span = fields_of(data, _SPAN_SCALARS)
-    return span | {"attributes": mapping(shallow(data["attributes"], "attributes"), "attributes")}
+def _span(data: object) -> dict[str, object]:
+    attributes = mapping(data, "span")["attributes"]
+    return {**fields_of(data, _SPAN_SCALARS), "attributes": mapping(shallow(attributes, "attributes"), "attributes")}
 
 
-def _sample(data: Any, ledger: Ledger, longest: int) -> RecordedSample:
+def _sample(data: object, ledger: Ledger, longest: int) -> RecordedSample:
     scalars = fields_of(data, _SAMPLE_SCALARS)
     if scalars["segment"] < 0:
         raise ValueError(f"sample {scalars['index']} is of segment {scalars['segment']}")
-    return RecordedSample(**scalars, reward=shallow(data["reward"], "reward"), mask=_mask(data["mask"], longest))
+    sample = mapping(data, "sample")
+    return RecordedSample(**scalars, reward=shallow(sample["reward"], "reward"), mask=_mask(sample["mask"], longest))
 
 
-def _counts(data: Any, name: str) -> dict[str, int]:
+def _counts(data: object, name: str) -> dict[str, int]:
     return {key: one_of(value, name, INTEGER) for key, value in mapping(data, name).items()}
 
 
-def _mask(runs: Any, longest: int) -> array:
+def _mask(runs: object, longest: int) -> array:
     lengths = [one_of(length, "mask", INTEGER) for length in listed(runs, "mask")]
     if sum(lengths) > longest or min(lengths, default=0) < 0:
         raise ValueError(f"a mask has {sum(lengths)} entries, its execution can have {longest}")
@@ -222,11 +224,14 @@ def _mask(runs: Any, longest: int) -> array:
     return mask
 
 
-def _token(i: Any) -> int:
-    if one_of(i, "token id", INTEGER) not in TOKENS:
-        raise ValueError(f"token id {i} lies outside {TOKENS.start} to {TOKENS.stop - 1}")
-    return i
+def _token(i: object) -> int:
+    token = one_of(i, "token id", INTEGER)
+    if token not in TOKENS:
+        raise ValueError(f"token id {token} lies outside {TOKENS.start} to {TOKENS.stop - 1}")
+    return token
 
 
-def _bytes(shown: Any) -> bytes:
-    return shown.encode("utf-8") if isinstance(shown, str) else bytes(listed(shown, "token text"))
+def _bytes(shown: object) -> bytes:
+    if isinstance(shown, str):
+        return shown.encode("utf-8")
+    return bytes([one_of(byte, "token text", INTEGER) for byte in listed(shown, "token text")])

@@ -48,7 +48,7 @@ class RecordedSample:
     rollout_id: int | None
     segment: int
     status: str
-    reward: Any
+    reward: object
     mask: array
     removed: bool = False
 
@@ -78,8 +78,8 @@ class RecordedExecution:
     """
 
     ledger: Ledger
-    task: Any
-    reward: Any
+    task: object
+    reward: object
     failure: str = ""
     error: str = ""
     started: float = 0.0
@@ -117,7 +117,7 @@ class RecordWriter:
         ConfigError: the file cannot be created.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, Any], token_bytes: TokenBytes) -> None:
+    def __init__(self, path: Path, header: Mapping[str, object], token_bytes: TokenBytes) -> None:
         self._token_bytes = token_bytes
         self._texts: dict[int, bytes] = {BLOTTED_ID: MARK.encode()}
         self._written: set[int] = set()
@@ -147,7 +147,7 @@ class RecordWriter:
     def close(self) -> None:
         self._file.close()
 
-    def _append(self, line: Mapping[str, Any]) -> None:
+    def _append(self, line: Mapping[str, object]) -> None:
         self._file.write(orjson.dumps(line) + b"\n")
 
 
@@ -224,7 +224,7 @@ _SCALARS = ("task", "reward", "failure", "error", "started", "seconds")
 _SAMPLE_SCALARS = ("index", "group_index", "rollout_id", "segment", "status", "reward", "removed")
 
 
-def _encode(execution: RecordedExecution) -> dict[str, Any]:
+def _encode(execution: RecordedExecution) -> dict[str, object]:
     return {
         **{name: getattr(execution, name) for name in _SCALARS},
         "rewards": execution.rewards,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import cast
 
 import orjson
 from aiohttp import web
@@ -240,7 +240,7 @@ def _failed(request: web.Request, error: Exception) -> Refusal:
     return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
 
 
-def _parsed(raw: bytes) -> Any:
+def _parsed(raw: bytes) -> object:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -258,5 +258,5 @@ def _is_anthropic(request: web.Request) -> bool:
     return "anthropic-version" in request.headers or request.path.endswith(("/messages", "/messages/count_tokens"))
 
 
-def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+def _json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(body=json_bytes(body), status=status, content_type="application/json", headers=headers)

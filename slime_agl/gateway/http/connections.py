@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from typing import Any, cast
+from typing import cast
 
 from aiohttp import web
 
@@ -81,7 +81,7 @@ class Connection(web.RequestHandler):
         response.force_close()
         return response
 
-    def log_exception(self, *args: Any, **kw: Any) -> None:
+    def log_exception(self, *args: object, **kw: object) -> None:
         error = kw.get("exc_info")
         logger.error("a connection failed: %s", type(error).__name__ if error is not None else "unknown")
 

@@ -64,7 +64,7 @@ class ChatCompletions:
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
 
-    def read(self, body: Any, session: Session) -> ChatExchange:
+    def read(self, body: object, session: Session) -> ChatExchange:
         body = FIELDS.check(body)
         messages = fields.objects(body, "messages")
         if not messages:

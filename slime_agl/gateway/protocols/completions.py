@@ -35,7 +35,7 @@ class Completions:
     def __init__(self, model: str, decode: Callable[[list[int]], str]) -> None:
         self._model, self._decode = model, decode
 
-    def read(self, body: Any, session: Session) -> CompletionExchange:
+    def read(self, body: object, session: Session) -> CompletionExchange:
         body = FIELDS.check(body)
         n = fields.count(body, "n", most=MOST_ANSWERS) or 1
         if (fields.count(body, "best_of") or n) != n:

@@ -43,7 +43,7 @@ class Table:
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
-    def check(self, body: Any) -> dict[str, Any]:
+    def check(self, body: object) -> dict[str, Any]:
         """Return the non-null fields of the body.
 
         Raises:
@@ -56,7 +56,7 @@ class Table:
             self._check(name, given[name])
         return given
 
-    def _check(self, name: str, value: Any) -> None:
+    def _check(self, name: str, value: object) -> None:
         if name in self.fixed:
             if not any(value is taken or value == taken for taken in self.fixed[name]):
                 taken = " or ".join(json.dumps(item) for item in self.fixed[name])
@@ -117,7 +117,7 @@ def stops(body: Mapping[str, Any], name: str = "stop") -> tuple[str, ...]:
     return tuple(stop)
 
 
-def ids(value: Any, name: str) -> tuple[int, ...]:
+def ids(value: object, name: str) -> tuple[int, ...]:
     """A list of token ids."""
     if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= LARGEST_ID for item in value):
         raise bad_field(name, f"{name} must be a list of token ids, whole numbers from 0 to {LARGEST_ID}")
@@ -137,7 +137,7 @@ def sampling(body: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def template_kwargs(body: Mapping[str, Any], effort: Any = None) -> dict[str, Any]:
+def template_kwargs(body: Mapping[str, Any], effort: object = None) -> dict[str, Any]:
     """Chat template variables: `chat_template_kwargs`, and the two with fields of their own."""
     found = dict(mapping(body, "chat_template_kwargs"))
     try:
@@ -151,7 +151,7 @@ def template_kwargs(body: Mapping[str, Any], effort: Any = None) -> dict[str, An
     return found
 
 
-def constraint(wish: Any, name: str) -> dict[str, Any]:
+def constraint(wish: object, name: str) -> dict[str, Any]:
     """SGLang's parameter for structured output. wish: {type, json_schema: {schema}} or {type, schema}."""
     kind = wish.get("type") if isinstance(wish, dict) else wish
     if kind in (None, "text"):

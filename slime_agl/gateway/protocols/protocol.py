@@ -36,7 +36,7 @@ class Exchange(Protocol):
 class Dialect(Protocol):
     """A protocol that agents use."""
 
-    def read(self, body: Any, session: Session) -> Exchange:
+    def read(self, body: object, session: Session) -> Exchange:
         """Parse and check a request body.
 
         Raises:
@@ -53,7 +53,7 @@ class Dialect(Protocol):
         ...
 
 
-def event(body: Any, name: str = "") -> bytes:
+def event(body: object, name: str = "") -> bytes:
     """Encode a server-sent event."""
     head = b"event: " + name.encode() + b"\n" if name else b""
     return head + b"data: " + json_bytes(body) + b"\n\n"

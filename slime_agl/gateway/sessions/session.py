@@ -8,7 +8,6 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -16,6 +15,7 @@ from slime_agl.errors import EngineError, InvariantError
 from slime_agl.gateway.bodies import Bounds, Served
 from slime_agl.gateway.protocols.responses.stored import StoredResponses
 from slime_agl.gateway.refusal import Refusal
+from slime_agl.gateway.request import Message
 from slime_agl.gateway.sessions.calls import CallTable
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.turn.conversation import Conversation, Node
@@ -92,7 +92,7 @@ class SessionSpec:
     rollout_id: str
     attempt_id: str
     session_key: str
-    sampling: Mapping[str, Any]
+    sampling: Mapping[str, object]
     response_limit: int | None
     context_limit: int | None = None
     experts_width: int | None = None
@@ -104,7 +104,7 @@ class SealedSession:
     """Results of a sealed attempt. engine_errors: messages of engine failures that its agent received."""
 
     ledger: Ledger
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     final_text: str
     counters: Counter[str]
     engine_errors: tuple[str, ...]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.opening import call_opening
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import TemplateError
 from slime_agl.gateway.refusal import bad_field
-from slime_agl.gateway.request import ANY_TOOL, TurnRequest
+from slime_agl.gateway.request import ANY_TOOL, Message, TurnRequest
 from slime_agl.gateway.turn.long_texts import LongTexts
 from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.trace.turn import token_array
@@ -18,11 +18,10 @@ from slime_agl.trace.turn import token_array
 if TYPE_CHECKING:
     from slime_agl.gateway.sessions.session import Session
 
-Message = dict[str, Any]
 BEGUN_FIELDS = frozenset({"continue_final_message", "add_generation_prompt"})
 
 
-def split_begun(body: Mapping[str, Any], messages: list[Message]) -> tuple[list[Message], str | None]:
+def split_begun(body: Mapping[str, object], messages: list[Message]) -> tuple[list[Message], str | None]:
     """Split off the final message if `continue_final_message` is set: return the others and its text, else None.
 
     Without the flag a final assistant message is complete, as in vLLM and SGLang.

@@ -12,9 +12,8 @@ from typing import Any
 
 from slime_agl.chat.template.messages import Reply, normalise, reply_message, same_message, same_reply, wire_message
 from slime_agl.chat.template.tools import Tools
+from slime_agl.gateway.request import Message
 from slime_agl.gateway.turn.siblings import continued
-
-Message = dict[str, Any]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -30,7 +29,7 @@ class Node:
     added: tuple[Message, ...]
     reply: Reply
     tools: Tools | None
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, object]
     last_id: int | None
     unfinished: bool = False
     turn_id: str = ""
@@ -107,7 +106,7 @@ class Conversation:
         for call in node.reply.tool_calls:
             self._by_call[call.id] = node
 
-    def match(self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, Any]) -> Match:
+    def match(self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, object]) -> Match:
         """Find the deepest turn that `messages` continue with the same tools and template variables."""
         found: list[Node] = []
         consumed = 0
@@ -127,7 +126,7 @@ class Conversation:
         return Match(best, new, self._fork(best, messages, new, tools, kwargs))
 
     def unfinished(
-        self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, Any], text: str
+        self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, object], text: str
     ) -> Node | None:
         """Find the unfinished turn that answered `messages` with the longest prefix of `text`; the latest if several."""
         found: list[Node] = []
@@ -172,7 +171,7 @@ class Conversation:
         messages: Sequence[Message],
         new: Sequence[Message],
         tools: Tools | None,
-        kwargs: Mapping[str, Any],
+        kwargs: Mapping[str, object],
     ) -> str:
         if best is not None:
             if any(message.get("role") == "assistant" for message in new):

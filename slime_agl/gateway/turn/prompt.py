@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.tools import Tools
+from slime_agl.gateway.request import Message
 from slime_agl.trace.turn import Media
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Prompt:
     fork: str = ""
     media: Media | None = None
     node: Node | None = None
-    added: tuple[dict[str, Any], ...] = ()
+    added: tuple[Message, ...] = ()
     tools: Tools | None = None
     start: Start | None = None
     begun: str = ""

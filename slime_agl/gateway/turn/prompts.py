@@ -14,10 +14,10 @@ from slime_agl.chat.template.messages import normalise, reply_message
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.refusal import Refusal
-from slime_agl.gateway.request import TurnRequest
+from slime_agl.gateway.request import Message, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import forced, resumed
-from slime_agl.gateway.turn.conversation import Context, Message, Node
+from slime_agl.gateway.turn.conversation import Context, Node
 from slime_agl.gateway.turn.long_texts import SHORT_TEXT, LongTexts
 from slime_agl.gateway.turn.own_prompts import ids_prompt, text_prompt
 from slime_agl.gateway.turn.prompt import Prompt

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.bodies import json_bytes
+from slime_agl.gateway.request import Message
 from slime_agl.lru import LRU
 
 ENTRIES = 512
@@ -21,7 +22,7 @@ class Shared:
     def tools(self, tools: Tools | None) -> Tools | None:
         return None if tools is None else self._one(tools, tools.text)
 
-    def message(self, message: dict[str, Any]) -> dict[str, Any]:
+    def message(self, message: Message) -> Message:
         """Return an equal earlier system message if there is one, else the message itself."""
         return self._one(message, json_bytes(message)) if message.get("role") == "system" else message
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.messages import END_THINK, split_think
+from slime_agl.gateway.request import Message
 
 if TYPE_CHECKING:
     from slime_agl.gateway.turn.conversation import Node
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 TURN = "turn_id"
 
 
-def continued(nodes: Sequence[Node], messages: Sequence[dict[str, Any]]) -> Node:
+def continued(nodes: Sequence[Node], messages: Sequence[Message]) -> Node:
     """Choose the turn that `messages` continue among `nodes`, all of which match their beginning.
 
     Ids decide first, then reasoning. Otherwise assume that agents continue equal answers in the order they received
@@ -23,7 +24,7 @@ def continued(nodes: Sequence[Node], messages: Sequence[dict[str, Any]]) -> Node
     return max(nodes, key=lambda node: _signs(node, messages))
 
 
-def _signs(node: Node, messages: Sequence[dict[str, Any]]) -> tuple[int, int, bool, int]:
+def _signs(node: Node, messages: Sequence[Message]) -> tuple[int, int, bool, int]:
     named = thought = at = 0
     for turn in node.path():
         at += len(turn.added) + 1
@@ -36,7 +37,7 @@ def _signs(node: Node, messages: Sequence[dict[str, Any]]) -> tuple[int, int, bo
     return named, thought, not node.children, -node.index
 
 
-def _reasoning(message: dict[str, Any]) -> list[str]:
+def _reasoning(message: Message) -> list[str]:
     """Words of the reasoning that a message sends back, in its own field or inside the content."""
     for name in ("reasoning_content", "reasoning"):
         if isinstance(message.get(name), str):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 from slime_agl.trace.turn import ABORT, STOP, Sampled
 
@@ -24,10 +24,10 @@ class Stops:
     decode: Callable[[Sequence[int]], str]
 
     @classmethod
-    def of(cls, params: Mapping[str, Any], decode: Callable[[Sequence[int]], str]) -> Stops:
+    def of(cls, params: Mapping[str, object], decode: Callable[[Sequence[int]], str]) -> Stops:
         """Read SGLang's sampling parameters, where `stop` is a string, a list or absent."""
         stop = params.get("stop") or ()
-        return cls((stop,) if isinstance(stop, str) else tuple(stop), decode)
+        return cls((stop,) if isinstance(stop, str) else tuple(cast(Sequence[str], stop)), decode)
 
     def after(self, parts: Sequence[Sampled]) -> list[str]:
         """Return the stop strings to send when a turn resumes after `parts`.

@@ -9,11 +9,10 @@ from typing import Any
 
 from slime_agl.chat.template.messages import as_object
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import TurnAnswer
+from slime_agl.gateway.request import Message, TurnAnswer
 from slime_agl.gateway.turn.siblings import TURN
 
 Block = dict[str, Any]
-Message = dict[str, Any]
 
 # A client adds this line for its service, with a number that changes per call and would break every continuation.
 SERVICE_LINE = "x-anthropic-billing-header:"

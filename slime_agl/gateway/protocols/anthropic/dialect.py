@@ -48,14 +48,14 @@ class AnthropicMessages:
     def __init__(self, model: str) -> None:
         self._model = model
 
-    def read(self, body: Any, session: Session) -> MessageExchange:
+    def read(self, body: object, session: Session) -> MessageExchange:
         body = FIELDS.check(body)
         limit = fields.count(body, "max_tokens")
         if limit is None:
             raise bad_field("max_tokens", "max_tokens is missing; this protocol requires it")
         return self._exchange(body, limit)
 
-    def read_count(self, body: Any) -> TurnRequest:
+    def read_count(self, body: object) -> TurnRequest:
         """Parse a `count_tokens` request. Raises Refusal as `read` does."""
         return self._exchange(FIELDS.check(body), None).request
 

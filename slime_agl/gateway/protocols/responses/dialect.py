@@ -49,7 +49,7 @@ class Responses:
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
 
-    def read(self, body: Any, session: Session) -> ResponseExchange:
+    def read(self, body: object, session: Session) -> ResponseExchange:
         body = FIELDS.check(body)
         items = _items(body)
         previous = _previous(body, session.stored)

@@ -10,11 +10,9 @@ from typing import Any
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.responses.stored import Item
 from slime_agl.gateway.refusal import bad_field
-from slime_agl.gateway.request import TurnAnswer
+from slime_agl.gateway.request import Message, TurnAnswer
 from slime_agl.gateway.turn.siblings import TURN
 from slime_agl.trace.turn import LENGTH
-
-Message = dict[str, Any]
 
 # Ids of calls minted here: all calls of a turn share the part before the last two digits.
 _MINTED = re.compile(r"(c\d{6})\d\d")
