@@ -55,6 +55,7 @@ class Gateway:
         self._loop: LoopThread | None = None
         self._stack = AsyncExitStack()
         self._sessions: Sessions | None = None
+        self._server: web.Server | None = None
         self.url = ""
         self.engine_info = EngineInfo()
 
@@ -152,7 +153,7 @@ class Gateway:
         self._stack.push_async_callback(runner.cleanup)
         self._stack.push_async_callback(self._sessions.close)
         loop, counters = asyncio.get_running_loop(), self._sessions.counters
-        server = runner.server
+        server = self._server = runner.server
         assert server is not None, "AppRunner.setup makes the server"
         try:
             listening = await loop.create_server(

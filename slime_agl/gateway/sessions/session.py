@@ -20,7 +20,6 @@ from slime_agl.gateway.sessions.calls import CallTable
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.turn.conversation import Conversation, Node
 from slime_agl.gateway.turn.own_prompts import OwnPrompts
-from slime_agl.lru import LRU
 from slime_agl.trace.ledger import Ledger
 
 TEXTS_KEPT = 4
@@ -50,7 +49,7 @@ class IdTexts:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._texts: LRU[int, bytes] = LRU(TEXTS_KEPT)
+        self._texts: dict[int, bytes] = {}
         self._ends = array("q")
 
     def of(self, index: int | None) -> IdText:
@@ -69,6 +68,8 @@ class IdTexts:
         if parent is not None:
             self._texts.pop(parent, None)
         self._texts[index] = ids.text
+        if len(self._texts) > TEXTS_KEPT:
+            del self._texts[next(iter(self._texts))]
 
     def _part(self, index: int) -> bytes | None:
         """The text of a turn as a prefix of a later one's."""
