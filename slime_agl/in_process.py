@@ -198,11 +198,11 @@ class InProcess:
         the engine. Agents live on, and what they do without the engine goes on.
         """
         self._lightning.pause(TRAIN)
-        await self._gateway.hold(TRAIN)
+        await self._gateway.park(TRAIN)
 
     async def resume(self) -> None:
         """End `park`: held turns go on from their partial output."""
-        await self._gateway.release(TRAIN)
+        await self._gateway.resume(TRAIN)
         self._lightning.resume(TRAIN)
 
     async def quiet(self) -> None:

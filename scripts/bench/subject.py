@@ -73,7 +73,15 @@ class Ours:
     def open(self, name: str, count: int) -> None:
         async def all_of_them() -> None:
             for number in range(count):
-                await self._gateway.open(SessionSpec(name, str(number), f"{name}-{number}", {"temperature": 1.0}, 512))
+                await self._gateway.open(
+                    SessionSpec(
+                        rollout_id=name,
+                        attempt_id=str(number),
+                        session_key=f"{name}-{number}",
+                        sampling={"temperature": 1.0},
+                        response_limit=512,
+                    )
+                )
 
         asyncio.run(all_of_them())
         self._opened[name] = count

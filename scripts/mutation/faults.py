@@ -33,7 +33,7 @@ SAMPLES, TURNS, SAMPLING = (
 CONVERSATION, SESSIONS, ANSWER = (
     "slime_agl/gateway/turn/conversation.py",
     "slime_agl/gateway/sessions/registry.py",
-    "slime_agl/engine/answer.py",
+    "slime_agl/engine/generate.py",
 )
 SAMPLE_DONE = "            samples.append(sample)\n"
 GLUE = (
@@ -245,7 +245,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "the count of shown tokens is not checked": Fault(
         SAMPLING,
-        "if part.prompt_tokens and part.prompt_tokens != shown:",
+        "if part.prompt_tokens and part.prompt_tokens != sent:",
         "if False:",
         CALLS + "test_an_engine_that_saw_other_tokens_breaks_the_session",
     ),

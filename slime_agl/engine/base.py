@@ -1,4 +1,4 @@
-"""What the gateway needs of an inference engine."""
+"""The engine interface that the gateway relies on."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Protocol
 from slime_agl.trace.turn import Sampled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
     """One `/generate` call.
 
-    ids_json: the prompt's token ids as comma separated decimal text, without brackets;
-        the caller keeps it serialised, so that a growing prompt is written once.
-    prompt_length: number of ids in it. sampling_params: SGLang's names.
-    rid: request id, by which it can be aborted. session_key: pins a session to one worker.
+    ids_json: the prompt's token ids as comma-separated decimals without brackets. The caller keeps them serialised,
+        so that a growing prompt is written once.
+    prompt_length: number of ids in it. sampling_params: in SGLang's names.
+    rid: request id, used to abort it. session_key: pins a session to one worker.
     extra: further top-level fields of the request (image_data, ...).
-    experts_width: routed experts of one token when they are wanted, else None; experts_from: the first such token.
-    model: the name that the agent asked for; it is not sent.
+    experts_width: routed experts per token if requested, else None. experts_from: first token to return them for.
+    model: name the agent asked for; not sent.
     """
 
     ids_json: bytes
@@ -35,9 +35,9 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine says of itself.
+    """An engine's self-description.
 
-    context_length: most tokens of prompt and output, None if unknown. vocab_size: ids it can sample, None if unknown.
+    context_length: limit on prompt plus output in tokens. vocab_size: number of ids it can sample. None if unknown.
     """
 
     model_path: str = ""
@@ -48,10 +48,10 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What training replays, so that answers must hold it.
+    """The replay data that every answer must hold.
 
-    experts_width: routed experts of one token (layers times choices), None when they are not replayed.
-    top_p: the top_p of training when its sets are replayed, else None.
+    experts_width: routed experts per token (layers times choices), None if not replayed.
+    top_p: the trainer's top_p if its sets are replayed, else None.
     """
 
     experts_width: int | None = None
@@ -62,27 +62,26 @@ class Replay:
 
 
 class Engine(Protocol):
-    """All methods run on the event loop that called `start`."""
+    """An inference engine. All methods run on the event loop that called `start`."""
 
     async def start(self) -> None:
-        """Open connections. Raises EngineUnavailable, naming the address, when nothing answers."""
+        """Open connections. Raises EngineUnavailable, naming the address, if nothing answers."""
 
     async def info(self) -> EngineInfo: ...
 
     async def generate(self, request: EngineRequest) -> Sampled:
-        """Sample. A request that was aborted returns what it had, with finish 'abort'.
+        """Sample. An aborted request returns its partial output, with finish 'abort'.
 
         Raises:
-            EngineRejected: the engine refused it (4xx), with the engine's own words.
-            EngineUnavailable: no answer after retries, or none that can be true, agrees with itself and holds what
-                the request asks for.
+            EngineRejected: the engine refused it (4xx), in the engine's words.
+            EngineUnavailable: retries brought no answer, or none that is plausible, consistent and complete.
         """
         ...
 
     async def abort(self, rid: str) -> None:
-        """Ask every worker to end request `rid`; its `generate` call returns soon after. Never raises."""
+        """Ask every worker to abort request `rid`; its `generate` call returns soon after. Never raises."""
 
     async def quiet(self) -> None:
-        """End all requests of all clients; returns when every worker says it is idle. Never raises."""
+        """Abort all requests of all clients and wait until every worker reports idle. Never raises."""
 
     async def close(self) -> None: ...

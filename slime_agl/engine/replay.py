@@ -1,4 +1,4 @@
-"""Replay data on the wire: what a request adds, and what its answer must hold then."""
+"""Replay data on the wire: request fields, and the parts of the answer that they make mandatory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slime_agl.engine.faults import WrongAnswer
 from slime_agl.errors import InvariantError
 from slime_agl.trace.replay import Experts, TopP, pack_experts
 
-# The sampling parameter without which no top-p sets are asked for.
+# The sampling parameter that requests top-p sets.
 CUSTOM = "custom_params"
 TOP_P_ASKED = "return_top_p_token_ids"
 TOP_P_IDS = ("top_p_token_ids", "top_p_kept_token_ids")
@@ -23,8 +23,8 @@ TOP_P_OFFSETS = ("top_p_token_offsets", "top_p_kept_token_offsets")
 EXPERTS = "routed_experts"
 
 
-def replay_fields(request: EngineRequest) -> dict[str, Any]:
-    """Top-level fields that ask for routed experts; those of top-p sets stand in the sampling parameters."""
+def replay_fields(request: EngineRequest) -> dict[str, object]:
+    """Top-level fields that request routed experts; top-p sets are requested in the sampling parameters."""
     return {"return_routed_experts": True, "routed_experts_start_len": request.experts_from}
 
 
@@ -32,14 +32,14 @@ def wants_top_p(params: Mapping[str, Any]) -> bool:
     return bool((params.get(CUSTOM) or {}).get(TOP_P_ASKED))
 
 
-def read_experts(meta: Mapping[str, Any], request: EngineRequest, rid: str, new_tokens: int) -> Experts | None:
-    """Rows for the tokens from `request.experts_from` up to the last but one, None when nothing was sampled.
+def read_experts(meta: Mapping[str, object], request: EngineRequest, rid: str, new_tokens: int) -> Experts | None:
+    """Read rows for tokens `request.experts_from` up to the last but one; None if nothing was sampled.
 
-    The last token was never an input, so it has no row. An engine that does not know
-    `routed_experts_start_len` sends all rows; those asked for are taken from their end.
+    The last token was never an input, so it has no row. An engine that does not know `routed_experts_start_len` sends
+    all rows; the requested ones are the last of them.
 
     Raises:
-        WrongAnswer: there are none, or too few, or no whole rows, or they are no ids.
+        WrongAnswer: rows are missing or incomplete, or hold values that cannot be expert ids.
     """
     width = request.experts_width
     if width is None or not new_tokens:
@@ -66,12 +66,12 @@ def read_experts(meta: Mapping[str, Any], request: EngineRequest, rid: str, new_
 
 
 def read_top_p(
-    meta: Mapping[str, Any], request: EngineRequest, rid: str, new_tokens: int, vocab_size: int | None
+    meta: Mapping[str, object], request: EngineRequest, rid: str, new_tokens: int, vocab_size: int | None
 ) -> TopP | None:
-    """The set of each sampled token, None when they were not asked for or nothing was sampled.
+    """Read the top-p set of each sampled token; None if not requested or nothing was sampled.
 
     Raises:
-        WrongAnswer: there are none, they do not describe `new_tokens` tokens, or hold ids beyond the vocabulary.
+        WrongAnswer: sets are missing, do not describe `new_tokens` tokens, or hold ids beyond the vocabulary.
     """
     if not new_tokens or not wants_top_p(request.sampling_params):
         return None
@@ -98,8 +98,8 @@ def read_top_p(
         raise WrongAnswer(rid, f"has wrong top-p sets: {fault}") from fault
 
 
-def _int32(meta: Mapping[str, Any], names: tuple[str, ...], rid: str) -> np.ndarray | None:
-    """The first of `names` that is there: base64 of little-endian int32, or a list of numbers."""
+def _int32(meta: Mapping[str, object], names: tuple[str, ...], rid: str) -> np.ndarray | None:
+    """Decode the first present field of `names`: base64 of little-endian int32, or a list of numbers."""
     name = next((name for name in names if meta.get(name) is not None), None)
     if name is None:
         return None
@@ -113,5 +113,5 @@ def _int32(meta: Mapping[str, Any], names: tuple[str, ...], rid: str) -> np.ndar
         if found.dtype.kind != "i" or found.min() < -(2**31) or found.max() >= 2**31:
             raise ValueError(f"it holds {found.dtype} values, or some beyond 32 bits")
     except (binascii.Error, ValueError) as fault:
-        raise WrongAnswer(rid, f"has {name} that are no 32 bit integers: {fault}") from fault
+        raise WrongAnswer(rid, f"has {name} that are not 32-bit integers: {fault}") from fault
     return found.astype(np.int32).reshape(-1)

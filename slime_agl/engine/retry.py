@@ -1,17 +1,18 @@
-"""When to try again, and under which routing key."""
+"""Backoff between tries, and the routing key of each try."""
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from dataclasses import dataclass, field
+
+from slime_agl.lru import LRU
 
 REMEMBERED_SESSIONS = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between tries, in seconds: `first`, `factor` times more each time, at most `longest`; half is jitter."""
+    """Pauses between tries in seconds: `first`, then `factor` times the previous one up to `longest`; half is jitter."""
 
     first: float = 0.25
     factor: float = 2.0
@@ -22,43 +23,42 @@ class Backoff:
             raise ValueError(f"backoff needs 0 <= first <= longest and factor >= 1, got {self}")
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after the `failures`-th failure in a row (from 1)."""
+        """Seconds to wait after `failures` consecutive failures (from 1)."""
         whole = min(self.longest, self.first * self.factor ** min(failures - 1, 32))
         return whole * (0.5 + 0.5 * random.random())
 
 
 @dataclass(slots=True)
 class RoutingKeys:
-    """The key each session is routed by.
+    """The routing key of each session.
 
-    A router that pins a key to a worker keeps it pinned when the worker is dead. After `rekey_after`
-    failures in a row the session gets another key: it loses its prefix cache, not its life. The new key may lead
-    to the same worker; until it has worked, one failure is enough to change it again.
-    states: of sessions that have failed; while it is empty, each session's key is its own name.
+    A router that pins a key to a worker keeps it pinned after the worker dies. So a session gets another key after
+    `rekey_after` consecutive failures, losing its prefix cache rather than its execution. The new key may lead to the
+    same worker; until it has worked once, a single failure changes it again.
+    states: of sessions that have failed; while empty, every session's key is its own name.
     """
 
     rekey_after: int = 2
     rekeys: int = 0
-    states: OrderedDict[str, _State] = field(default_factory=OrderedDict)
+    states: LRU[str, _State] = field(default_factory=lambda: LRU(REMEMBERED_SESSIONS))
 
     def key(self, session: str) -> str:
         state = self.states.get(session)
         return session if state is None or not state.generation else f"{session}~{state.generation}"
 
     def failed(self, session: str, key: str) -> None:
-        """Count a failure against `key`; one that is no longer the session's key does not count."""
+        """Count a failure of `key`, unless the session has another key by now."""
         if key != self.key(session):
             return
-        state = self.states.setdefault(session, _State())
-        self.states.move_to_end(session)
+        state = self.states.used(session)
+        if state is None:
+            state = self.states[session] = _State()
         state.failures += 1
         if state.failures >= self.rekey_after or not state.proven:
             state.generation += 1
             state.failures = 0
             state.proven = False
             self.rekeys += 1
-        if len(self.states) > REMEMBERED_SESSIONS:
-            self.states.popitem(last=False)
 
     def worked(self, session: str) -> None:
         state = self.states.get(session)

@@ -1,10 +1,10 @@
-"""Which address a request goes to: the router, or a worker when the router loses what training replays, or requests.
+"""Choose the address of a request: the router, or a worker if the router drops replay data or requests.
 
-A stock sgl-router writes requests anew and leaves out the fields it does not know, among them those
-that ask for routed experts and top-p sets. Its workers understand them.
+A stock sgl-router rewrites requests without the fields it does not know, among them those that request routed experts
+and top-p sets; its workers understand them.
 
-As slime starts it, a router has neither health checks nor a circuit breaker: a worker that died stays listed, answers
-faster than the others (HTTP 500), and so gets most requests.
+As slime starts it, a router has neither health checks nor a circuit breaker: a dead worker stays listed, fails faster
+(HTTP 500) than the others answer, and so attracts most requests.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
-from slime_agl.engine.answer import largest_answer, read_answer
 from slime_agl.engine.base import EngineRequest, Replay
 from slime_agl.engine.connections import Connections, Posted
-from slime_agl.engine.faults import TryAgain
+from slime_agl.engine.faults import TryAgain, refuse, words_of
+from slime_agl.engine.generate import largest_answer, read_answer, request_body
 from slime_agl.engine.replay import TOP_P_ASKED
-from slime_agl.engine.wire import refuse, request_body, words_of
 from slime_agl.engine.workers import Workers
 from slime_agl.errors import ConfigError, EngineRejected
 
@@ -30,50 +29,50 @@ PROBE_RID = "agl-replay-probe"
 PROBE_SECONDS = 60.0
 FRESH_SECONDS = 30.0
 DEAD_SECONDS = 10.0
-# What a worker that is gone, starting or overloaded answers; other faults belong to the request.
+# Status of a worker that is gone, starting or overloaded; any other fault lies with the request.
 GONE = frozenset({None, 502, 503, 504})
-# What a router answers for such a worker.
+# Status a router answers with on behalf of such a worker.
 FAILING = GONE | {500}
-# Failures in a row at a router whose workers live, after which it is passed by.
+# Consecutive failures after which a router is bypassed although its workers are alive.
 REPEATED = 8
-# Between two looks at the workers: while requests go through the router, and while they do not.
+# Seconds between checks of the workers: while requests go through the router, and while they bypass it.
 LOOK_SECONDS, DIRECT_SECONDS, LONGEST_DIRECT_SECONDS = 1.0, 5.0, 300.0
 SILENT_SECONDS = 60.0
 
 
 class Route(Protocol):
-    """Where requests go.
+    """Destination of requests.
 
-    plain: the address of all requests while nothing is amiss. While it is '', `base` is asked before a try, and
-    `worked` told after one; `failed` is always told.
+    plain: the address of all requests while everything works, which saves a call per request. While it is '', callers
+    ask `base` before a try and report `worked` after one. They always report `failed`.
     """
 
     plain: str
 
     async def base(self, key: str) -> str:
-        """The address for a routing key; the same key leads to the same worker while that lives."""
+        """The address for a routing key: the same worker for the same key while that worker lives."""
         ...
 
     def worker(self, base: str) -> str:
-        """The one worker that serves what was sent to `base`; '' when it may be any."""
+        """The worker that serves requests sent to `base`; '' if it can be any."""
         ...
 
     def failed(self, base: str, status: int | None) -> None:
-        """A try at `base` failed; status None: without an answer."""
+        """Report that a try at `base` failed. status: None if there was no answer."""
         ...
 
     def worked(self, base: str) -> None:
-        """A try at `base` was answered."""
+        """Report that a try at `base` was answered."""
         ...
 
     async def close(self) -> None: ...
 
 
 class ToWorkers:
-    """Requests go to the workers that the router lists, a key to the one that it ranks first (rendezvous hashing).
+    """Send requests to the workers that the router lists, choosing one per key by rendezvous hashing.
 
-    A worker that failed is left out for a while; only its keys move, and they come back to it. The
-    list is read again now and then, and after a failure.
+    A failed worker is left out for a while; only its keys move, and they return to it. The list is refreshed
+    periodically and after a failure.
     """
 
     plain = ""
@@ -89,7 +88,7 @@ class ToWorkers:
         if now >= self._fresh_until:
             self._fresh_until = now + FRESH_SECONDS
             listed = await self._workers.urls(fresh=True)
-            # A router that does not answer, or lists nobody, is no reason to send anything through it.
+            # Keep the old list if the router does not answer or lists no workers: it must not become the destination.
             self._urls = listed if listed != (self._workers.url,) else self._urls
         alive = [url for url in self._urls if self._dead_until.get(url, 0.0) <= now]
         return ranked_first(key, alive or self._urls)
@@ -113,11 +112,10 @@ class ToWorkers:
 
 
 class ByRouter:
-    """Requests go to the router, which pins routing keys itself, as long as it and all its workers live.
+    """Send requests to the router, which pins routing keys itself, while it and all its workers are alive.
 
-    When tries fail, the workers are asked for a sign of life. If one gives none, if the router gives none, or if it
-    fails again and again, requests go to the living workers directly (see `ToWorkers`), and back to the router when
-    that and all the workers it lists answer.
+    When tries fail, the workers are probed. If a worker or the router is silent, or the router keeps failing, requests
+    go to the live workers directly (see `ToWorkers`), and back to the router once it and all listed workers answer.
     """
 
     def __init__(self, workers: Workers) -> None:
@@ -125,14 +123,14 @@ class ByRouter:
         self._workers = workers
         self._direct: ToWorkers | None = None
         self._failures = 0
-        self._look: asyncio.Task[None] | None = None
-        self._next_look = 0.0
+        self._checking: asyncio.Task[None] | None = None
+        self._next_check = 0.0
         self._pause = DIRECT_SECONDS
 
     async def base(self, key: str) -> str:
         if self._direct is None:
             return self._workers.url
-        self._look_now()
+        self._check_soon()
         return await self._direct.base(key)
 
     def worker(self, base: str) -> str:
@@ -146,7 +144,7 @@ class ByRouter:
         elif status in FAILING:
             self._failures += 1
             if self._direct is None:
-                self._look_now()
+                self._check_soon()
 
     def worked(self, base: str) -> None:
         if base == self._workers.url:
@@ -156,18 +154,18 @@ class ByRouter:
             self._direct.worked(base)
 
     async def close(self) -> None:
-        look, self._look = self._look, None
-        if look is not None:
-            look.cancel()
-            await asyncio.gather(look, return_exceptions=True)
+        check, self._checking = self._checking, None
+        if check is not None:
+            check.cancel()
+            await asyncio.gather(check, return_exceptions=True)
 
-    def _look_now(self) -> None:
+    def _check_soon(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._look is None and loop.time() >= self._next_look:
-            self._look = loop.create_task(self._looked())
+        if self._checking is None and loop.time() >= self._next_check:
+            self._checking = loop.create_task(self._check())
 
-    async def _looked(self) -> None:
-        """Decide anew where requests go."""
+    async def _check(self) -> None:
+        """Probe router and workers, and choose the destination of requests again."""
         workers = self._workers
         try:
             answers = await workers.listed()
@@ -178,48 +176,50 @@ class ByRouter:
             alive = [url for url, lives_on in zip(urls, lives, strict=True) if lives_on]
             silent = [url for url in urls if url not in alive]
             if not answers or silent or (self._direct is None and self._failures >= REPEATED):
-                self._pass_by(answers, alive, silent)
+                self._bypass(answers, alive, silent)
             elif self._direct is not None:
                 logger.warning(
                     "the router %s and its %d workers answer: requests go through it", workers.url, len(urls)
                 )
                 self._direct, self._failures = None, 0
         finally:
-            self._look = None
+            self._checking = None
             pause = LOOK_SECONDS if self._direct is None else self._pause
-            self._next_look = asyncio.get_running_loop().time() + pause
+            self._next_check = asyncio.get_running_loop().time() + pause
 
-    def _pass_by(self, answers: bool, alive: list[str], silent: list[str]) -> None:
+    def _bypass(self, answers: bool, alive: list[str], silent: list[str]) -> None:
         if not alive:
             return
         if self._direct is None:
-            why = f"lists {len(silent)} workers that do not answer ({', '.join(silent)})" if silent else (
-                f"failed {self._failures} times in a row"
-            )  # fmt: skip
+            why = f"failed {self._failures} times in a row"
+            if silent:
+                why = f"lists {len(silent)} workers that do not answer ({', '.join(silent)})"
             logger.warning(
                 "the router %s %s: requests go to the %d workers that do directly, each session to one of them",
-                self._workers.url, why if answers else "does not answer", len(alive),
-            )  # fmt: skip
+                self._workers.url,
+                why if answers else "does not answer",
+                len(alive),
+            )
             self.plain, self._direct = "", ToWorkers(self._workers, alive)
-            # A router that is passed by again before it has worked is tried less and less often.
+            # Back off from a router that is bypassed again before it has answered anything.
             self._pause = DIRECT_SECONDS if silent or not answers else min(2 * self._pause, LONGEST_DIRECT_SECONDS)
         for url in silent:
             self._direct.leave_out(url, SILENT_SECONDS)
 
 
 def ranked_first(key: str, urls: Iterable[str]) -> str:
-    """The url with the highest hash together with `key`: taking one away moves the keys of that one only."""
+    """The url with the highest hash combined with `key`, so that removing a url moves only its own keys."""
     return max(urls, key=lambda url: hashlib.blake2b(f"{key}\n{url}".encode(), digest_size=8).digest())
 
 
 async def choose_route(workers: Workers, posts: Connections, replay: Replay) -> Route:
-    """The router, unless answers lose what is replayed on their way through it; then the workers.
+    """Choose the router, or the workers if replay data does not survive the router.
 
     Raises:
-        ConfigError: it is lost on both ways, or the workers cannot be asked directly.
+        ConfigError: replay data survives on neither route, or the workers cannot be addressed directly.
     """
     if not replay or not (lost := await _probe(posts, workers.url, replay)):
-        await workers.listed()  # it cannot be asked when it is gone
+        await workers.listed()  # now, because the list is needed once the router is gone
         return ByRouter(workers)
     tried = [f"the router at {workers.url}: {lost}"]
     kinds = await workers.kinds()
@@ -229,8 +229,11 @@ async def choose_route(workers: Workers, posts: Connections, replay: Replay) -> 
         if urls and not any(faults):
             logger.warning(
                 "replay data is lost at the router %s (%s): requests go to its %d workers directly, "
-                "each session to one of them", workers.url, lost, len(urls),
-            )  # fmt: skip
+                "each session to one of them",
+                workers.url,
+                lost,
+                len(urls),
+            )
             return ToWorkers(workers, urls)
         tried += [f"its worker at {url}: {fault}" for url, fault in zip(urls, faults, strict=True) if fault]
     else:
@@ -241,11 +244,18 @@ async def choose_route(workers: Workers, posts: Connections, replay: Replay) -> 
 
 
 async def _probe(posts: Connections, base: str, replay: Replay) -> str:
-    """Sample one token and say what is wrong with its replay data, '' when nothing is."""
-    params = {"max_new_tokens": 1, "temperature": 1.0}
+    """Sample one token and describe what is wrong with its replay data; '' if nothing is."""
+    params: dict[str, Any] = {"max_new_tokens": 1, "temperature": 1.0}
     if replay.top_p is not None:
         params |= {"top_p": replay.top_p, "custom_params": {TOP_P_ASKED: True}}
-    request = EngineRequest(b"1,1,1", 3, params, PROBE_RID, PROBE_RID, experts_width=replay.experts_width)
+    request = EngineRequest(
+        ids_json=b"1,1,1",
+        prompt_length=3,
+        sampling_params=params,
+        rid=PROBE_RID,
+        session_key=PROBE_RID,
+        experts_width=replay.experts_width,
+    )
 
     def read(answer: Posted) -> None:
         if answer.status != 200:

@@ -1,22 +1,20 @@
-"""The client of an sgl-router, or of one SGLang server: `/generate`, and aborts that arrive."""
+"""Client of an sgl-router, or of a single SGLang server: `/generate` with retries, and aborts that take effect."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from dataclasses import dataclass, field
 
 import aiohttp
 
-from slime_agl.engine.answer import largest_answer, read_answer
 from slime_agl.engine.base import EngineInfo, EngineRequest, Replay
 from slime_agl.engine.connections import IDLE_SECONDS, ConnectionBroke, Connections, NotConnected, Posted
-from slime_agl.engine.faults import TryAgain, WrongAnswer
+from slime_agl.engine.faults import TryAgain, WrongAnswer, refuse, words_of
+from slime_agl.engine.generate import largest_answer, nothing_sampled, read_answer, request_body
 from slime_agl.engine.retry import Backoff, RoutingKeys
 from slime_agl.engine.route import Route, choose_route
-from slime_agl.engine.wire import nothing_sampled, refuse, request_body, words_of
 from slime_agl.engine.workers import Workers
 from slime_agl.errors import EngineRejected, EngineUnavailable
 from slime_agl.trace.turn import Sampled
@@ -27,15 +25,15 @@ NO_REPLAY = Replay()
 ROUTING_KEY = "X-SMG-Routing-Key"
 CONTROL_SECONDS = 5.0
 CONTROL_CONNECTIONS = 64
-# A worker ignores an abort for an id that has not reached it yet, so it is told again until the request ends.
-# A wrong answer has cost a whole sampling, and an engine that gives one after the other will go on to.
+# A wrong answer costs a whole generation, and an engine that gives several in a row will not recover by itself.
 MOST_WRONG = 5
+# A worker ignores an abort for an id that has not reached it yet, so the abort is repeated until the request ends.
 ABORT_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(slots=True)
 class Counters:
-    """requests: generate calls so far. retries: tries beyond the first. in_flight: calls not yet answered."""
+    """requests: generate calls so far. retries: tries after the first. in_flight: calls not answered yet."""
 
     requests: int = 0
     retries: int = 0
@@ -44,16 +42,17 @@ class Counters:
 
 @dataclass(slots=True)
 class _Flight:
-    """One generate call that is under way. rid, base: the id and the address its latest try was sent to."""
+    """A generate call in flight. rid, base: id and address of its latest try."""
 
     rid: str
+    route: Route
     base: str = ""
-    aborted: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    clock: asyncio.Timeout | None = None
+    aborted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    clock: asyncio.Timeout | None = field(default=None, init=False)
 
     def drop(self) -> None:
-        """Give up waiting for the answer: the connection closes, by which the worker notices too."""
+        """Stop waiting for the answer. The connection closes, which also tells the worker."""
         if self.clock is not None and not self.clock.expired() and not self.ended.is_set():
             self.clock.reschedule(asyncio.get_running_loop().time())
 
@@ -61,15 +60,17 @@ class _Flight:
 class RouterEngine:
     """`slime_agl.engine.base.Engine` over HTTP.
 
-    url: address of the router, or of a single SGLang server. timeout: seconds for one generate call with all
-    its retries, None to leave the deadline to the caller. max_retries: further tries after connection errors, 408, 429,
-    5xx and wrong answers, of which fewer are borne. connection_limit: most generate calls on the wire at a time, 0 for no limit; control calls have their own
-    connections, so an abort never waits behind the requests it is to end. replay: what answers must hold; when the
-    router loses it, requests go to the workers themselves. vocab_size: ids that the model can sample; None asks the
-    engine, which need not know.
+    url: address of the router, or of a single SGLang server.
+    timeout: seconds for one generate call including retries; None leaves the deadline to the caller.
+    max_retries: tries after the first on connection errors, 408, 429, 5xx and wrong answers (at most MOST_WRONG).
+    connection_limit: limit on concurrent generate calls, 0 for none. Control calls have their own connections, so an
+        abort never queues behind the requests it should end.
+    replay: replay data that answers must hold; if the router drops it, requests go to the workers directly.
+    vocab_size: number of ids the model can sample; None asks the engine, which may not know.
 
-    Every retry travels under a new request id (`1~rid`, `2~rid`, ...): a try whose answer was lost may still run, a
-    worker refuses an id it already holds, and it aborts all ids that begin with the given one, so the number leads.
+    Every retry travels under a new request id (`1~rid`, `2~rid`, ...): a try whose answer was lost may still be running,
+    and a worker refuses an id that it already has. The number leads because a worker aborts all ids with the given
+    prefix.
     """
 
     def __init__(
@@ -92,28 +93,26 @@ class RouterEngine:
         self.keys = RoutingKeys(rekey_after)
         self._timeout = timeout
         self._max_retries = max_retries
-        self._connection_limit = connection_limit
         self._replay = replay
         self._vocab_size = vocab_size
         self._start_timeout = start_timeout
         self._backoff = backoff or Backoff()
         self._flights: dict[str, _Flight] = {}
         self._control: aiohttp.ClientSession | None = None
-        self._posts: Connections | None = None
+        self._posts = Connections(connection_limit)
         self._route: Route | None = None
 
     async def start(self) -> None:
         """Open the connection pools and wait until requests can be answered.
 
         Raises:
-            EngineUnavailable: within `start_timeout` seconds nothing answers, or a router has no workers.
-            ConfigError: replay data arrives on no route.
+            EngineUnavailable: nothing answers within `start_timeout` seconds, or a router has no workers.
+            ConfigError: no route delivers replay data.
         """
-        self._posts = Connections(self._connection_limit)
         self._control = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=CONTROL_CONNECTIONS, keepalive_timeout=IDLE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=CONTROL_SECONDS),
-            # A body that inflates has no bound that its length could tell.
+            # The length of a compressed body does not bound its content.
             auto_decompress=False,
             headers={"Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -132,8 +131,7 @@ class RouterEngine:
         """Close all connections. May be called twice."""
         if self._route is not None:
             await self._route.close()
-        if self._posts is not None:
-            await self._posts.close()
+        await self._posts.close()
         if self._control is not None:
             await self._control.close()
 
@@ -141,10 +139,12 @@ class RouterEngine:
         return await self._workers.info()
 
     async def generate(self, request: EngineRequest) -> Sampled:
-        """Sample; see `Engine.generate`. Cancelling it drops the connection."""
+        """Sample; see `Engine.generate`. Cancelling drops the connection."""
+        if self._route is None:
+            raise EngineUnavailable(f"the client of {self.url} has not been started; call `start` first")
         if request.rid in self._flights:
-            raise EngineRejected(f"request id {request.rid} is in flight already; ids name one request each")
-        flight = self._flights[request.rid] = _Flight(request.rid)
+            raise EngineRejected(f"request id {request.rid} is in flight already; use each id for one request")
+        flight = self._flights[request.rid] = _Flight(request.rid, self._route)
         self.counters.requests += 1
         self.counters.in_flight += 1
         try:
@@ -163,10 +163,10 @@ class RouterEngine:
             flight.ended.set()
 
     async def abort(self, rid: str) -> None:
-        """End request `rid`; returns when its `generate` call has ended.
+        """Abort request `rid` and wait until its `generate` call has ended.
 
-        Workers are told repeatedly, as an abort may overtake its request. One that does not obey
-        loses its connection, and `generate` returns no tokens.
+        The abort is repeated because it may overtake its request. If no repetition takes effect, the connection is
+        dropped and `generate` returns no tokens.
         """
         flight = self._flights.get(rid)
         if flight is None:
@@ -174,27 +174,28 @@ class RouterEngine:
             return
         flight.aborted.set()
         for tries, pause in enumerate(ABORT_PAUSES):
-            await self._workers.abort(flight.rid, fresh=tries > 0, at=self._route.worker(flight.base))
+            await self._workers.abort(flight.rid, fresh=tries > 0, at=flight.route.worker(flight.base))
             if await _happens(flight.ended, pause):
                 return
-        logger.debug("request %s outlived %d aborts; its connection is dropped", rid, len(ABORT_PAUSES))
+        logger.debug("request %s outlived %d aborts; dropping its connection", rid, len(ABORT_PAUSES))
         flight.drop()
         await flight.ended.wait()
 
     async def quiet(self) -> None:
-        """End what the workers still hold, whoever asked for it, and wait until they are idle. Never raises."""
+        """Abort all requests at the workers, whoever sent them, and wait until they are idle. Never raises."""
         await self._workers.quiet()
 
     async def _until_answered(self, request: EngineRequest, flight: _Flight) -> Sampled:
-        wrong = 0
-        for failures in itertools.count(1):
+        failures = wrong = 0
+        while True:
             key = self.keys.key(request.session_key) if self.keys.states else request.session_key
             try:
-                flight.base = self._route.plain or await self._route.base(key)
+                flight.base = flight.route.plain or await flight.route.base(key)
                 sampled = await self._post(request, flight, key)
             except TryAgain as fault:
                 if flight.aborted.is_set():
                     return nothing_sampled(request)
+                failures += 1
                 wrong += isinstance(fault, WrongAnswer)
                 await self._after(fault, request, flight, key, failures, last=wrong >= MOST_WRONG)
                 if await _happens(flight.aborted, self._backoff.pause(failures)):
@@ -204,18 +205,18 @@ class RouterEngine:
             else:
                 if self.keys.states:
                     self.keys.worked(request.session_key)
-                if not self._route.plain:
-                    self._route.worked(flight.base)
+                if not flight.route.plain:
+                    flight.route.worked(flight.base)
                 return sampled
 
     async def _after(
         self, fault: TryAgain, request: EngineRequest, flight: _Flight, key: str, failures: int, *, last: bool
-    ) -> None:  # fmt: skip
-        """Take note of a failed try. Raises EngineUnavailable when it was the last one."""
+    ) -> None:
+        """Record a failed try. Raises EngineUnavailable if it was the last one."""
         logger.debug("request %s, try %d of %d: %s", flight.rid, failures, self._max_retries + 1, fault)
-        self._route.failed(flight.base, fault.status)
+        flight.route.failed(flight.base, fault.status)
         if fault.lost:
-            await self._workers.abort(flight.rid, at=self._route.worker(flight.base))
+            await self._workers.abort(flight.rid, at=flight.route.worker(flight.base))
         if fault.status != 429:
             self.keys.failed(request.session_key, key)
         if last or failures > self._max_retries:
@@ -226,7 +227,7 @@ class RouterEngine:
             ) from fault
 
     def _advice(self, fault: TryAgain, flight: _Flight) -> str:
-        """Where to look, which is not at a router that does not answer."""
+        """Say where to look next: not at a router that does not answer."""
         known = [url for url in self._workers.known if url != self.url]
         listed = f"the workers that it listed last: {', '.join(known)}" if known else "its workers"
         if fault.status is None and flight.base == self.url:
@@ -258,11 +259,11 @@ class RouterEngine:
             raise TryAgain(f"connection lost: {fault}", lost=True) from fault
 
     async def _wait_until_ready(self) -> None:
-        """Routers learn of their workers some seconds after they start."""
+        """Poll until ready: a router learns of its workers some seconds after it starts."""
         complaint = f"no sgl-router or SGLang server answers at {self.url}"
         try:
             async with asyncio.timeout(self._start_timeout):
-                # Another process gets ready here: nothing but asking again tells.
+                # Another process is starting; only asking again shows when it is ready.
                 while complaint := await self._workers.complaint():
                     await asyncio.sleep(min(0.2, self._start_timeout / 4))
         except TimeoutError as late:
@@ -273,7 +274,7 @@ class RouterEngine:
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event; False when `seconds` passed before it."""
+    """Wait for the event; return False if `seconds` pass first."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,4 +1,4 @@
-"""Bodies: how large one may be, how many of an attempt are held at a time, reading one in time, and writing one."""
+"""Request bodies: size limits, admission per attempt, reading in time; and JSON output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 from aiohttp import web
@@ -17,24 +16,24 @@ from slime_agl.gateway.request import TurnRequest
 
 JSON = "application/json"
 MIB = 2**20
-# Of the longest text that is worth a token. A token is about four letters, and six times that in JSON's escapes.
+# Bytes per token in the worst case. A token is about four characters, up to six times that in JSON escapes.
 BYTES_PER_TOKEN = 64
-# What a body holds beside what the model is shown: logprobs and reasoning handed back, schemas, metadata.
+# Bytes of a body besides the prompt: echoed logprobs and reasoning, schemas, metadata.
 BESIDE = 16 * MIB
-# An image is worth at least so many tokens, and at most so many bytes on an average.
+# Minimum tokens per image, and maximum average bytes.
 TOKENS_PER_IMAGE, BYTES_PER_IMAGE = 64, 4 * MIB
 LARGEST_BODY = 512 * MIB
-# Where no limit of the context is known.
+# Assumed if no context limit is known.
 LONGEST_CONTEXT = 1_000_000
-# For a body to arrive: a while, and longer for larger ones.
+# Time for a body to arrive: a constant plus its size at a minimum rate.
 BODY_SECONDS, BYTES_PER_SECOND = 60.0, 256 * 1024
-# Requests of one attempt that are served at a time, that wait for it, and bytes of bodies served.
+# Per attempt: requests served concurrently, requests waiting, and total bytes of the bodies served.
 MOST_SERVED, MOST_WAITING, SERVED_BYTES = 1024, 1024, 256 * MIB
 MOST_TURNS = 4096
 
 
 class Bounds:
-    """What one request may hold. tokens: the context of the attempt, None when unknown. All sizes in bytes."""
+    """Size limits of a request, in bytes. tokens: the attempt's context limit, None if unknown."""
 
     __slots__ = ("body", "structure", "tokens", "with_images")
 
@@ -42,15 +41,15 @@ class Bounds:
         self.tokens = tokens or LONGEST_CONTEXT
         self.body = min(LARGEST_BODY, BESIDE + BYTES_PER_TOKEN * self.tokens)
         self.with_images = min(LARGEST_BODY, self.body + self.tokens // TOKENS_PER_IMAGE * BYTES_PER_IMAGE)
-        # Commas and brackets of a body: in images there are none.
+        # Commas and brackets, of which base64 images have none.
         self.structure = self.body // 4
 
     def too_large(self, size: int, images: bool) -> Refusal:
-        """The refusal of a body of `size` bytes, or of more than that."""
+        """The refusal of a body of `size` bytes or more."""
         return overlong(f"a body of {size} bytes", self.with_images if images else self.body, "bytes", self.tokens)
 
     def check_structure(self, raw: bytes) -> None:
-        """Refuse a body that is large by other things than images. Raises Refusal, 400."""
+        """Refuse a body whose size is not due to images. Raises Refusal, 400."""
         if len(raw) <= self.body:
             return
         marks = raw.count(b",") + raw.count(b"{") + raw.count(b"[")
@@ -58,7 +57,7 @@ class Bounds:
             raise overlong(f"a body with {marks} commas and brackets", self.structure, "of them", self.tokens)
 
     def check_turns(self, turns: Sequence[TurnRequest]) -> None:
-        """Refuse more messages or tools than tokens, and more answers than anybody asks for at once. Raises Refusal, 400."""
+        """Refuse more messages or tools than tokens, or an absurd number of answers. Raises Refusal, 400."""
         first = turns[0]
         if len(first.messages) > self.tokens:
             raise context_overflow(len(first.messages), self.tokens, least=True)
@@ -74,7 +73,7 @@ class Bounds:
 
 
 class Served:
-    """Requests of one attempt that are served: how many, and how large. Others wait their turn."""
+    """Admission of one attempt's requests by number and size. The others queue."""
 
     __slots__ = ("_bytes", "_count", "_waiting")
 
@@ -83,10 +82,10 @@ class Served:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] | None = None
 
     async def enter(self, size: int) -> None:
-        """Wait until a request of `size` bytes can be served; `leave` with the same size ends it.
+        """Wait until a request of `size` bytes can be served. Balance with `leave`.
 
         Raises:
-            Refusal: 429, too many wait already.
+            Refusal: 429, too many are waiting already.
         """
         if not self._waiting and self._fits(size):
             self._add(size)
@@ -116,7 +115,7 @@ class Served:
             raise
 
     def resize(self, size: int, now: int) -> None:
-        """A request turned out to be of another size."""
+        """Correct the size of a request being served."""
         self._bytes += now - size
         if now < size:
             self._admit()
@@ -143,8 +142,9 @@ class Served:
 
 
 def check_kind(request: web.Request) -> None:
-    """Refuse a body that is not plain JSON: a browser sends other types without asking, and what is packed may unfold
-    to any size. Raises Refusal, 415.
+    """Refuse a body that is not plain JSON. Raises Refusal, 415.
+
+    Browsers send other content types without a preflight, and a compressed body may expand to any size.
     """
     headers = request.headers
     kind = headers.get("Content-Type", "")
@@ -160,10 +160,10 @@ def check_kind(request: web.Request) -> None:
 
 
 async def read_body(request: web.Request, limit: int) -> bytes | None:
-    """The body, None when it is larger than `limit` bytes.
+    """Read the body; None if it exceeds `limit` bytes.
 
     Raises:
-        Refusal: 400, it cannot be read; 408, it does not arrive.
+        Refusal: 400 if it is malformed, 408 if it does not arrive in time.
     """
     content = request.content
     try:
@@ -186,13 +186,13 @@ async def read_body(request: web.Request, limit: int) -> bytes | None:
         raise Refusal(400, "the request body cannot be read: it ends early, or is not framed as HTTP says") from error
 
 
-def json_bytes(value: Any) -> bytes:
-    """The value in UTF-8. A model's arguments may hold numbers of any size and nest deeper than orjson writes."""
+def json_bytes(value: object) -> bytes:
+    """Serialise as UTF-8. A model's arguments may contain larger numbers or deeper nesting than orjson supports."""
     try:
         return orjson.dumps(value)
     except TypeError:
         pass
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only escape
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can only escape
         return json.dumps(value, separators=(",", ":")).encode()

@@ -1,7 +1,7 @@
-"""Who is let in: an agent with the key of its attempt, and no request that a web page can make a browser send.
+"""Access control: agents need the key of their attempt, and requests that a web page made a browser send are refused.
 
-A page may send requests to any address, this machine's own too, and point a name of its own at it (DNS rebinding).
-Browsers say so: in Host the name that the page used, in Origin and Sec-Fetch-Site where it came from.
+A page can send requests to any address, including this machine's own, and can point its own name at it (DNS rebinding).
+Browsers reveal both: Host holds the name the page used, Origin and Sec-Fetch-Site where the page came from.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from slime_agl.gateway.refusal import Refusal
 KEY_PREFIX = "sk-agl-"
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 HOSTS_KNOWN = 256
-SHOWN = 100
+QUOTED = 100
 
 
 class Door:
-    """host: the address that is bound. public_url: the URL that agents are given, if it is another one."""
+    """Checks headers. host: the bound address. public_url: the URL that agents use, if different."""
 
     def __init__(self, host: str, public_url: str | None = None) -> None:
         public = urlsplit(public_url).hostname if public_url else None
@@ -32,33 +32,33 @@ class Door:
         self._known: set[str] = set()
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Let a request pass.
+        """Admit a request.
 
         Raises:
-            Refusal: 403, a web page sent it, or it was sent to another host.
+            Refusal: 403, a web page sent it, or it names another host.
         """
         host = headers.get("Host", "")
         if host not in self._known:
             self._check_host(host)
         if "Origin" in headers:
-            raise _forbidden(f"requests of web pages are not served (Origin {headers['Origin'][:SHOWN]!r})")
+            raise _forbidden(f"requests of web pages are not served (Origin {headers['Origin'][:QUOTED]!r})")
         if "Sec-Fetch-Site" in headers and headers["Sec-Fetch-Site"] != "none":
             raise _forbidden(
-                f"requests of web pages are not served (Sec-Fetch-Site {headers['Sec-Fetch-Site'][:SHOWN]!r})"
+                f"requests of web pages are not served (Sec-Fetch-Site {headers['Sec-Fetch-Site'][:QUOTED]!r})"
             )
 
     def _check_host(self, host: str) -> None:
         name = _name(host)
         if name not in self._names and not self._is_own_address(name):
             raise _forbidden(
-                f"Host {host[:SHOWN]!r} is not this gateway's; use the base URL that the agent was given, or set "
+                f"Host {host[:QUOTED]!r} is not this gateway's; use the base URL that the agent was given, or set "
                 "agl.gateway.public_url to the address under which agents reach it"
             )
         if len(self._known) < HOSTS_KNOWN:
             self._known.add(host)
 
     def _is_own_address(self, name: str) -> bool:
-        """Nobody can point an address elsewhere, as one can a name; beyond loopback a machine has many."""
+        """Whether the host is a literal address, which unlike a name nobody can repoint."""
         try:
             address = ipaddress.ip_address(name)
         except ValueError:
@@ -67,7 +67,7 @@ class Door:
 
 
 def _name(host: str) -> str:
-    """The host of a Host header, without brackets and port; '' when it is malformed."""
+    """The host in a Host header, without brackets and port; '' if malformed."""
     try:
         parts = urlsplit(f"//{host}")
         _ = parts.port
@@ -83,7 +83,7 @@ def _forbidden(message: str) -> Refusal:
 
 
 def attempt_path(rollout_id: str, attempt_id: str) -> str:
-    """The path under which an attempt's agent finds its endpoints (Agent Lightning's ProxyLLM builds the same)."""
+    """Base path of an attempt's endpoints, the same that Agent Lightning's ProxyLLM builds."""
     return f"/rollout/{rollout_id}/attempt/{attempt_id}/v1"
 
 
@@ -92,7 +92,7 @@ def mint_key() -> str:
 
 
 def presented_key(headers: Mapping[str, str]) -> str:
-    """The key in `Authorization: Bearer` or `x-api-key`; '' when there is none."""
+    """The key in `Authorization: Bearer` or `x-api-key`; '' if absent."""
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return token.strip()
@@ -102,10 +102,9 @@ def presented_key(headers: Mapping[str, str]) -> str:
 def may_enter(presented: str, own: str, *, required: bool) -> bool:
     """Whether a presented key opens an attempt whose key is `own`. Compares in constant time.
 
-    Unless keys are required, a placeholder that this gateway never minted passes (agents are
-    written with `api_key="dummy"`), while the key of another attempt does not.
+    Unless keys are required, a placeholder such as `api_key="dummy"` passes, but the key of another attempt does not.
     """
-    # Header values that are not UTF-8 come with their bytes as surrogates.
+    # aiohttp passes non-UTF-8 header bytes as surrogates.
     if hmac.compare_digest(presented.encode("utf-8", "surrogateescape"), own.encode()):
         return True
     return not required and not presented.startswith(KEY_PREFIX)

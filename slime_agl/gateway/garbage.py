@@ -1,16 +1,18 @@
-"""The garbage collector of a process that makes turns."""
+"""Garbage collection in a process that serves turns."""
 
 from __future__ import annotations
 
 import gc
 
-# New objects before a collection. What turns leave behind is freed without one; a few cycles of the HTTP library are not.
+# New objects before a collection. Turns create hardly any cycles; only a few come from the HTTP library.
 NEW_OBJECTS = 50_000
 
 
 def relax() -> tuple[int, int, int]:
-    """Collect less often, and pass over what exists now: modules and models are there to stay, and a collection
-    that walks them stalls every turn for as long as hundreds of turns take. Returns what `restore` takes."""
+    """Collect less often and ignore existing objects; return the argument of `restore`.
+
+    Modules and models stay forever, and a collection that walks them stalls all turns for as long as hundreds take.
+    """
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS, *before[1:])
@@ -18,6 +20,6 @@ def relax() -> tuple[int, int, int]:
 
 
 def restore(before: tuple[int, int, int]) -> None:
-    """Collect as before `relax`."""
+    """Undo `relax`."""
     gc.set_threshold(*before)
     gc.unfreeze()

@@ -1,45 +1,45 @@
-"""Why a request is not served. Protocols give it their own shape."""
+"""Refusals of requests. Each protocol gives them its own shape."""
 
 from __future__ import annotations
 
 from slime_agl.errors import SlimeAglError
 
 CONTEXT_OVERFLOW = "context_length_exceeded"
-OVERFLOW_WORDS = "maximum context length is"  # for dialects whose errors have no code
+OVERFLOW_WORDS = "maximum context length is"  # for protocols whose errors have no code
 
 
 class Refusal(SlimeAglError):
-    """An answer other than a turn: HTTP status, OpenAI's error type and code, and the field at fault.
+    """An error answer: HTTP status, OpenAI's error type and code, and the offending field.
 
-    `retry` tells clients whether the same request may succeed later. `after` is the turn after which the sequence has no
-    room for the prompt, None for other refusals.
+    retry: whether the same request may succeed later. after: the turn whose sequence has no room for the prompt, None
+    for other refusals.
     """
 
     boundary = "request"
 
     def __init__(
-        self, status: int, message: str, *, type: str = "invalid_request_error", code: str | None = None,
-        param: str | None = None, retry: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry: bool = False,
+    ) -> None:
         super().__init__(message)
+        self.status, self.message, self.type = status, message, type
+        self.code, self.param, self.retry = code, param, retry
         self.after: int | None = None
-        self.status, self.message, self.type, self.code, self.param, self.retry = (
-            status,
-            message,
-            type,
-            code,
-            param,
-            retry,
-        )
 
 
 def bad_field(param: str, message: str) -> Refusal:
-    """400 for a field that is malformed, or whose meaning would be changed."""
+    """400 for a field that is malformed or cannot be honoured."""
     return Refusal(400, message, param=param)
 
 
 def context_overflow(prompt: int, limit: int, *, least: bool = False) -> Refusal:
-    """400 context_length_exceeded: the prompt leaves no room for an answer. least: it has `prompt` tokens or more."""
+    """400 context_length_exceeded: the prompt leaves no room for an answer. least: `prompt` is a lower bound."""
     return Refusal(
         400,
         f"This model's {OVERFLOW_WORDS} {limit} tokens. However, your messages resulted in "
@@ -50,7 +50,7 @@ def context_overflow(prompt: int, limit: int, *, least: bool = False) -> Refusal
 
 
 def overlong(what: str, most: int, unit: str, limit: int) -> Refusal:
-    """400 context_length_exceeded for what is not even encoded: it is larger than all that the context can hold."""
+    """400 context_length_exceeded without encoding: larger than anything the context can hold."""
     return Refusal(
         400,
         f"This model's {OVERFLOW_WORDS} {limit} tokens. However, you sent {what}; at most {most} {unit} can fit.",

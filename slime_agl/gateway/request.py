@@ -1,4 +1,4 @@
-"""What an agent asks of a turn, whatever protocol it speaks."""
+"""An agent's request for turns, and their answers, independent of protocol."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from slime_agl.chat.template.tools import Tools
 from slime_agl.trace.turn import Turn
 
 ANY_TOOL = "*"
+# A chat message in OpenAI's wire shape.
+Message = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """One request for n turns that continue the same messages.
+    """A request for n sibling turns that continue the same messages.
 
     messages: the conversation in OpenAI's chat shape. tools: the tool list, or None.
-    prompt: text or ids that the agent made itself, shown as they are; no template is involved then.
-    add_special_tokens: whether a `prompt` of text gets the tokenizer's beginning of sequence.
+    prompt: text or ids rendered by the agent; sent as they are, without a template.
+    add_special_tokens: whether a text `prompt` gets the tokenizer's BOS token.
     template_kwargs: extra variables for the chat template. max_tokens: None for the trainer's limit.
-    stop, stop_ids: what ends the turn beside the trainer's own stops.
-    sampling: SGLang-named parameters the agent asked for; which of them count is policy.
+    stop, stop_ids: stop conditions in addition to the trainer's.
+    sampling: parameters the agent asked for, in SGLang's names; the sampling policy decides which apply.
     constraint: SGLang parameters for structured output. extra: further fields of the engine request.
-    n: how many sibling turns. id_prefix: how the answer's id begins.
-    one_call: the agent takes at most one tool call. forced: '' or the tool that must be called, ANY_TOOL for any.
-    return_ids: the agent wants the ids of its prompt. begun: how the answer begins, which the agent is not told again.
+    n: number of turns. id_prefix: prefix of the answer's id.
+    one_call: the agent accepts at most one tool call. forced: name of the tool to call, ANY_TOOL, or ''.
+    return_ids: the agent wants the prompt ids. begun: start of the reply (assistant prefill), not sent back.
     """
 
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     model: str
     tools: Tools | None = None
     prompt: str | tuple[int, ...] | None = None
     add_special_tokens: bool = True
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    constraint: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    constraint: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     n: int = 1
     id_prefix: str = "chatcmpl-"
@@ -51,8 +53,8 @@ class TurnRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A committed turn and what it says. prompt_ids: what the engine was shown, if it was asked for."""
+class TurnAnswer:
+    """A committed turn and its parsed reply. prompt_ids: ids of the prompt, if requested."""
 
     turn: Turn
     reply: Reply

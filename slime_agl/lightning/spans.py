@@ -130,7 +130,7 @@ def _token_attributes(turn: Turn, ledger: Ledger) -> dict[str, str | Sequence[in
         for token, logprob in zip(output, turn.output_logprobs(), strict=True)
     ]
     return {
-        "prompt_token_ids": list(ledger.shown(turn.index)),
+        "prompt_token_ids": list(ledger.prompt_ids(turn.index)),
         "response_token_ids": list(output),
         "logprobs.content": json.dumps(logprobs),
         "gen_ai.completion.0.role": "assistant",

@@ -1,7 +1,7 @@
-"""Credentials out of what is recorded, and an account of where they stood.
+"""Remove credentials from records, and account for where they were.
 
-What was blotted cannot be told any more, so an execution whose task or prompts held a credential cannot be run again
-exactly; the account says which.
+Removal is final, so an execution whose task or prompts held a credential cannot be rerun exactly; the account shows
+which.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from slime_agl.trace.replay import TopP
 from slime_agl.trace.turn import Media, Sampled, Turn
 
 MARK = "***"
-# Stands in recorded ids for each token of a credential; no tokenizer has it.
+# Replaces each token of a credential in recorded ids; no tokenizer uses it.
 BLOTTED_ID = -1
-# Levels that a record's line has around a value.
+# Nesting levels of a record's line around a value.
 MARGIN = 10
-# Where a rerun takes its input from; a credential in an error or a span is none of its business.
+# Places that a rerun takes its input from. It ignores errors and spans.
 _NEEDED = ("task", "row", "turn", "attempt")
 
 BytesOf = Callable[[int], bytes]
 
 
 def needed_by_a_rerun(blotted: Mapping[str, int]) -> dict[str, int]:
-    """Of an account, the places that a rerun would need as they were."""
+    """Select the places of an account that a rerun would need unchanged."""
     return {place: count for place, count in blotted.items() if place.startswith(_NEEDED)}
 
 
 def blot_text(text: str, place: str, account: Counter[str]) -> str:
-    """The text with each credential replaced, and with what UTF-8 has no place for written out."""
-    held = text.encode("utf-8", "backslashreplace")
-    found = list(spans(held))
+    """Replace each credential in a text, and escape what UTF-8 cannot encode."""
+    raw = text.encode("utf-8", "backslashreplace")
+    found = list(spans(raw))
     if not found:
-        return text if text.isascii() else held.decode()
+        return text if text.isascii() else raw.decode()
     account[place] += len(found)
     pieces, end = [], 0
     for start, stop in found:
-        pieces += [held[end:start].decode(), MARK]
+        pieces += [raw[end:start].decode(), MARK]
         end = stop
-    return "".join([*pieces, held[end:].decode()])
+    return "".join([*pieces, raw[end:].decode()])
 
 
-def blot(value: Any, place: str, account: Counter[str], *, above: tuple[int, ...] = ()) -> Any:
-    """Any value as JSON-able data without credentials. What holds itself, or nests too deeply, is cut."""
+def blot(value: object, place: str, account: Counter[str], *, above: tuple[int, ...] = ()) -> Any:
+    """Convert any value to JSON-able data without credentials. Cycles and deep nesting are cut."""
     if isinstance(value, str):
         return blot_text(str(value), place, account)
     if value is None or isinstance(value, bool):
@@ -76,27 +76,29 @@ def blot(value: Any, place: str, account: Counter[str], *, above: tuple[int, ...
             return blot(getattr(value, spelled_out)(), place, account, above=above)
     try:
         return blot_text(str(value), place, account)
-    except Exception:  # an agent's own object, whose text may be anything
+    except Exception:  # an agent's own object, whose __str__ may raise anything
         return f"<{type(value).__name__}>"
 
 
-def _mapping(value: Mapping[Any, Any], place: str, account: Counter[str], above: tuple[int, ...]) -> dict[str, Any]:
-    held: dict[str, Any] = {}
+def _mapping(
+    value: Mapping[object, object], place: str, account: Counter[str], above: tuple[int, ...]
+) -> dict[str, object]:
+    plain: dict[str, object] = {}
     for name, one in value.items():
         key = blot(name, place, account) if isinstance(name, str) else str(name)
         if isinstance(one, str) and isinstance(name, str) and is_named(name) and is_value(one):
             account[place] += 1
-            held[key] = MARK
+            plain[key] = MARK
         else:
-            held[key] = blot(one, place, account, above=above)
-    return held
+            plain[key] = blot(one, place, account, above=above)
+    return plain
 
 
 def blot_ledger(ledger: Ledger, bytes_of: BytesOf, account: Counter[str], *, place: str = "") -> Ledger:
-    """The ledger with BLOTTED_ID for every token of a credential; the same one when there is none.
+    """Replace every token of a credential with BLOTTED_ID; return the same ledger if there is none.
 
-    Each turn is read by itself, its prompt and its output together; lengths and logprobs stay as they are.
-    place: what the account's names begin with.
+    Searches each turn's new prompt ids and output as one text. Lengths and logprobs do not change.
+    place: prefix of the account's names.
     """
     turns = [_turn(turn, bytes_of, account, f"{place}turn {turn.index}") for turn in ledger.turns]
     if all(new is old for new, old in zip(turns, ledger.turns, strict=True)):
@@ -124,7 +126,7 @@ def _turn(turn: Turn, bytes_of: BytesOf, account: Counter[str], place: str) -> T
 
 
 def _hidden(texts: Sequence[bytes], prompt: int, account: Counter[str], place: str) -> list[int]:
-    """Places of the tokens that hold a part of a credential. prompt: how many of them are prompt or glue."""
+    """Positions of the tokens that hold part of a credential. prompt: number of leading tokens that are not output."""
     whole = b"".join(texts)
     hidden: list[int] = []
     found = list(spans(whole))
@@ -147,7 +149,7 @@ def _part(part: Sampled, places: Sequence[int]) -> Sampled:
     if not places:
         return part
     top_p = part.top_p
-    if top_p is not None:  # the sets name the sampled tokens
+    if top_p is not None:  # the sets reveal the sampled tokens
         inside = [at for place in places for at in range(top_p.offsets[place], top_p.offsets[place + 1])]
         top_p = TopP(_without(top_p.ids, inside), top_p.offsets)
     return dataclasses.replace(part, ids=_without(part.ids, places), top_p=top_p)

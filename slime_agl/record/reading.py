@@ -1,4 +1,4 @@
-"""Records read back. A record may come from anywhere: what does not belong in it is named, and never taken at its word."""
+"""Read records. They may come from anywhere, so every value is checked, and malformed lines are reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import stat
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import orjson
 
@@ -32,20 +32,20 @@ from slime_agl.record.wire import (
 )
 from slime_agl.trace.ledger import Ledger
 
-# Routed experts of a context of 150,000 tokens are about 80 MB a line.
+# A line with routed experts of a 150,000-token context has about 80 MB.
 LONGEST_LINE = 1 << 29
 TOKENS = range(BLOTTED_ID, 1 << 31)
-# Most tokens of a Sample that stands for an execution without any.
+# Token limit of a Sample that stands in for an execution without tokens.
 PLACEHOLDER = 2
-# Of lines that are skipped, as many are told apart.
-MOST_TOLD = 20
+# Skipped lines to report individually.
+MOST_LISTED = 20
 
 
 def read_run(path: Path) -> list[Record]:
-    """Read one file, or every file of a directory, in order of their names.
+    """Read a file, or all files of a directory in order of their names.
 
     Raises:
-        RecordError: there is nothing to read, or a file is no record of a version this one reads.
+        RecordError: there is nothing to read, or a file is not a record of a supported version.
     """
     files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
     if not files:
@@ -54,10 +54,10 @@ def read_run(path: Path) -> list[Record]:
 
 
 def read_record(path: Path) -> Record:
-    """Read one file. Lines that cannot be read are skipped, and named in the record.
+    """Read a file. Malformed lines are skipped and listed in the record.
 
     Raises:
-        RecordError: it cannot be opened, or its first line is no header.
+        RecordError: the file cannot be opened, or its first line is not a header.
     """
     with _opened(path) as file:
         lines = _lines(file)
@@ -74,28 +74,30 @@ def read_record(path: Path) -> Record:
                 _take(line, tokens, executions)
             except (LookupError, TypeError, ValueError, OverflowError, RecursionError, InvariantError) as error:
                 skipped.append(f"line {number} is skipped ({type(error).__name__}: {error})")
-    return Record(path, header, tokens, tuple(executions), torn, _told(skipped))
+    return Record(
+        path=path, header=header, tokens=tokens, executions=tuple(executions), torn=torn, skipped=_listed_some(skipped)
+    )
 
 
-def _told(skipped: list[str]) -> tuple[str, ...]:
-    more = len(skipped) - MOST_TOLD
-    return tuple(skipped) if more <= 0 else (*skipped[:MOST_TOLD], f"{more} more lines are skipped")
+def _listed_some(skipped: list[str]) -> tuple[str, ...]:
+    more = len(skipped) - MOST_LISTED
+    return tuple(skipped) if more <= 0 else (*skipped[:MOST_LISTED], f"{more} more lines are skipped")
 
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        # A pipe would wait for its writer without the flag.
+        # O_NONBLOCK: opening a pipe would wait for its writer.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise RecordError(f"{path} is no regular file; give a record, or the directory that holds it")
+        raise RecordError(f"{path} is not a regular file; give a record, or the directory that holds it")
     return file
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines; of one that is too long nothing but its end."""
+    """Yield numbered lines; of an overlong one only its end."""
     number = 0
     while line := file.readline(LONGEST_LINE):
         number += 1
@@ -106,10 +108,12 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def _header(path: Path, first: tuple[int, bytes]) -> dict[str, Any]:
+def _header(path: Path, first: tuple[int, bytes]) -> dict[str, object]:
     line = first[1]
     if not line.endswith(b"\n"):
-        raise RecordError(f"{path} holds no whole line ({len(line)} bytes); the run ended before it was begun")
+        raise RecordError(
+            f"{path} holds no whole line ({len(line)} bytes); the run ended before the header was written"
+        )
     try:
         header = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -127,9 +131,9 @@ def _header(path: Path, first: tuple[int, bytes]) -> dict[str, Any]:
         raise RecordError(f"{path}, line 1: {error}") from error
 
 
-def _checked(header: dict[str, Any]) -> dict[str, Any]:
-    """The header, whose fields are of the kinds that its readers take them for."""
-    kinds: dict[str, Callable[[Any], Any]] = {
+def _checked(header: dict[str, object]) -> dict[str, object]:
+    """Check the types of the header's known fields."""
+    kinds: dict[str, Callable[[object], object]] = {
         "step": lambda value: one_of(value, "step", INTEGER),
         **dict.fromkeys(("name", "agent", "model", "checkpoint"), lambda value: text(value, "a name in the header")),
         "stop_ids": lambda value: [one_of(one, "stop_ids", INTEGER) for one in listed(value, "stop_ids")],
@@ -147,20 +151,21 @@ def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecut
         raise ValueError(f"it is empty, or has more than {LONGEST_LINE} bytes")
     entry = mapping(orjson.loads(line), "the line")
     if "tokens" in entry:
-        tokens.update([(_token(i), _bytes(shown)) for i, shown in listed(entry["tokens"], "tokens")])
+        pairs = [listed(pair, "tokens") for pair in listed(entry["tokens"], "tokens")]
+        tokens.update([(_token(i), _bytes(shown)) for i, shown in pairs])
     else:
         executions.append(_execution(mapping(entry["execution"], "execution")))
 
 
 _SCALARS = {"failure": TEXT, "error": TEXT, "started": NUMBER, "seconds": NUMBER}
 _SAMPLE_SCALARS = {
-    "index": INTEGER_OR_NONE, "group_index": INTEGER_OR_NONE, "rollout_id": INTEGER_OR_NONE, "segment": INTEGER,
-    "status": TEXT, "removed": FLAG,
-}  # fmt: skip
+    **dict.fromkeys(("index", "group_index", "rollout_id"), INTEGER_OR_NONE),
+    **{"segment": INTEGER, "status": TEXT, "removed": FLAG},
+}
 _SPAN_SCALARS = {"name": TEXT, "at": NUMBER, "seconds": NUMBER}
 
 
-def _execution(data: Mapping[str, Any]) -> RecordedExecution:
+def _execution(data: Mapping[str, object]) -> RecordedExecution:
     ledger = decode_ledger(mapping(data["ledger"], "ledger"))
     row = data.get("row")
     longest = PLACEHOLDER + sum(len(turn.new_ids) + turn.output_length for turn in ledger.turns)
@@ -170,7 +175,7 @@ def _execution(data: Mapping[str, Any]) -> RecordedExecution:
         reward=shallow(data["reward"], "reward"),
         rewards=tuple(
             (one_of(after, "turns before a reward", INTEGER), numbers(dimensions, "reward"))
-            for after, dimensions in listed(data["rewards"], "rewards")
+            for after, dimensions in (listed(pair, "rewards") for pair in listed(data["rewards"], "rewards"))
         ),
         spans=tuple(_span(span) for span in listed(data["spans"], "spans")),
         counters=_counts(data["counters"], "counters"),
@@ -183,7 +188,7 @@ def _execution(data: Mapping[str, Any]) -> RecordedExecution:
     )
 
 
-def _try(data: Any) -> Try:
+def _try(data: object) -> Try:
     one = mapping(data, "earlier")
     return Try(
         decode_ledger(mapping(one["ledger"], "ledger")),
@@ -192,23 +197,24 @@ def _try(data: Any) -> Try:
     )
 
 
-def _span(data: Any) -> dict[str, Any]:
-    span = fields_of(data, _SPAN_SCALARS)
-    return span | {"attributes": mapping(shallow(data["attributes"], "attributes"), "attributes")}
+def _span(data: object) -> dict[str, object]:
+    attributes = mapping(data, "span")["attributes"]
+    return {**fields_of(data, _SPAN_SCALARS), "attributes": mapping(shallow(attributes, "attributes"), "attributes")}
 
 
-def _sample(data: Any, ledger: Ledger, longest: int) -> RecordedSample:
+def _sample(data: object, ledger: Ledger, longest: int) -> RecordedSample:
     scalars = fields_of(data, _SAMPLE_SCALARS)
     if scalars["segment"] < 0:
         raise ValueError(f"sample {scalars['index']} is of segment {scalars['segment']}")
-    return RecordedSample(**scalars, reward=shallow(data["reward"], "reward"), mask=_mask(data["mask"], longest))
+    sample = mapping(data, "sample")
+    return RecordedSample(**scalars, reward=shallow(sample["reward"], "reward"), mask=_mask(sample["mask"], longest))
 
 
-def _counts(data: Any, name: str) -> dict[str, int]:
+def _counts(data: object, name: str) -> dict[str, int]:
     return {key: one_of(value, name, INTEGER) for key, value in mapping(data, name).items()}
 
 
-def _mask(runs: Any, longest: int) -> array:
+def _mask(runs: object, longest: int) -> array:
     lengths = [one_of(length, "mask", INTEGER) for length in listed(runs, "mask")]
     if sum(lengths) > longest or min(lengths, default=0) < 0:
         raise ValueError(f"a mask has {sum(lengths)} entries, its execution can have {longest}")
@@ -218,11 +224,14 @@ def _mask(runs: Any, longest: int) -> array:
     return mask
 
 
-def _token(i: Any) -> int:
-    if one_of(i, "token id", INTEGER) not in TOKENS:
-        raise ValueError(f"token id {i} lies outside {TOKENS.start} to {TOKENS.stop - 1}")
-    return i
+def _token(i: object) -> int:
+    token = one_of(i, "token id", INTEGER)
+    if token not in TOKENS:
+        raise ValueError(f"token id {token} lies outside {TOKENS.start} to {TOKENS.stop - 1}")
+    return token
 
 
-def _bytes(shown: Any) -> bytes:
-    return shown.encode("utf-8") if isinstance(shown, str) else bytes(listed(shown, "token text"))
+def _bytes(shown: object) -> bytes:
+    if isinstance(shown, str):
+        return shown.encode("utf-8")
+    return bytes([one_of(byte, "token text", INTEGER) for byte in listed(shown, "token text")])

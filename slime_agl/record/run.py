@@ -1,10 +1,10 @@
-"""The record of a run: one append-only file a step, read back whole or after a crash.
+"""The record of a training run: one append-only file per step, readable even after a crash.
 
-A file is JSON lines. The first says what follows: format, version, step, model, settings. Then come `tokens`
-lines, each with the texts of ids that stand in the file for the first time, and `execution` lines.
-A line is written in one piece, so that a crash tears at most the last one; reading skips it.
-Credentials that an agent left in its task, its prompts, its spans or its traceback are blotted out, and the line says
-where and how many. Only the user who ran it may read the file.
+A file is JSON lines. The header holds format, version, step, model and settings. It is followed by `tokens` lines, each
+with the texts of ids that occur for the first time, and `execution` lines. Each line is a single write, so a crash
+truncates at most the last one, which readers skip.
+Credentials in tasks, prompts, spans and tracebacks are blotted out; the line says where and how many. Only the user
+who started the run may read the file.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Segment, segments
 
 FORMAT, SUFFIX = "slime_agl.record", ".jsonl"
-# Version 2 adds what a rerun needs: settings in the header; row, engine_errors and earlier tries of an execution.
-# Version 3 adds what was blotted.
+# Version 2 adds what a rerun needs: settings in the header; row, engine_errors and earlier attempts of an execution.
+# Version 3 adds the account of blotted credentials.
 VERSION, READS = 3, (1, 2, 3)
 
 TokenBytes = Callable[[Sequence[int]], list[bytes]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSample:
-    """A training sample, as far as the ledger does not tell it.
+    """A training sample, except for what the ledger already holds.
 
-    segment: its place among the segments of the execution. mask: its loss mask, one entry a response token.
-    removed: slime was told to leave it out.
+    segment: its index among the execution's segments. mask: its loss mask, one entry per response token.
+    removed: whether slime was told to drop it.
     """
 
     index: int | None
@@ -48,16 +48,16 @@ class RecordedSample:
     rollout_id: int | None
     segment: int
     status: str
-    reward: Any
+    reward: object
     mask: array
     removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """A try of an execution that another one followed, because it failed.
+    """A failed attempt of an execution that was followed by another.
 
-    error: its traceback. engine_errors: messages of engine failures that its agent was told of, in order.
+    error: its traceback. engine_errors: messages of engine failures that its agent received, in order.
     """
 
     ledger: Ledger
@@ -65,27 +65,27 @@ class Try:
     engine_errors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedExecution:
-    """One execution: its tokens, and what came of it.
+    """An execution: its tokens and outcome.
 
-    task: what the agent was given. reward: of the execution; rewards: (number of turns before it,
-    dimensions) in the order they were given. spans: light ones, as plain data. failure: '' or the boundary that broke,
-    error: the traceback. started: seconds since the epoch. counters: what the gateway counted.
-    engine_errors: as in Try. earlier: the tries before the one that all this is about.
-    row: prompt, label, metadata and custom_rm_path of the Sample that it was made of, where `task` does not tell them.
-    blotted: how many credentials were taken out, by the place where they stood.
+    task: the agent's input. reward: of the execution. rewards: (number of turns before it, dimensions) in order; a NaN
+    is read back as None. spans: without bulky attributes, as plain data.
+    failure: '' or the boundary that broke. error: the traceback. started: seconds since the epoch.
+    counters: the gateway's. engine_errors: as in Try. earlier: the attempts before the one described here.
+    row: prompt, label, metadata and custom_rm_path of the Sample it was made from, if `task` does not hold them.
+    blotted: number of credentials removed, by place.
     """
 
     ledger: Ledger
-    task: Any
-    reward: Any
+    task: object
+    reward: object
     failure: str = ""
     error: str = ""
     started: float = 0.0
     seconds: float = 0.0
     samples: tuple[RecordedSample, ...] = ()
-    rewards: tuple[tuple[int, dict[str, float]], ...] = ()
+    rewards: tuple[tuple[int, Mapping[str, float | None]], ...] = ()
     spans: tuple[dict[str, Any], ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     engine_errors: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class RecordedExecution:
         return segments(self.ledger)
 
     def ids(self) -> set[int]:
-        """Every token id that occurs."""
+        """All token ids that occur."""
         found: set[int] = set()
         for ledger in (self.ledger, *(one.ledger for one in self.earlier)):
             for turn in ledger.turns:
@@ -109,18 +109,18 @@ class RecordedExecution:
 
 
 class RecordWriter:
-    """Appends executions to one file. header: what a reader should know of the step, JSON-able.
+    """Appends executions to a file. header: JSON-able facts about the step.
 
-    token_bytes: the text of each of some ids, as UTF-8 bytes; each id is asked for once a file.
+    token_bytes: maps ids to their texts as UTF-8 bytes; called once per id and file.
 
     Raises:
-        ConfigError: the file cannot be made.
+        ConfigError: the file cannot be created.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, Any], token_bytes: TokenBytes) -> None:
+    def __init__(self, path: Path, header: Mapping[str, object], token_bytes: TokenBytes) -> None:
         self._token_bytes = token_bytes
         self._texts: dict[int, bytes] = {BLOTTED_ID: MARK.encode()}
-        self._told: set[int] = set()
+        self._written: set[int] = set()
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file: BinaryIO = _private(path)
@@ -133,32 +133,33 @@ class RecordWriter:
         self._append({"format": FORMAT, "version": VERSION, "made": time.time(), **plain, "blotted": dict(blotted)})
 
     def write(self, execution: RecordedExecution) -> None:
+        """Append an execution, and the texts of ids that are new to the file."""
         unknown = sorted(execution.ids() - self._texts.keys())
         if unknown:
             self._texts.update(zip(unknown, self._token_bytes(unknown), strict=True))
         kept = _blotted(execution, self._texts.__getitem__)
-        new = sorted(kept.ids() - self._told)
+        new = sorted(kept.ids() - self._written)
         if new:
-            self._told.update(new)
-            self._append({"tokens": [[i, _shown(self._texts[i])] for i in new]})
+            self._written.update(new)
+            self._append({"tokens": [[i, _token_text(self._texts[i])] for i in new]})
         self._append({"execution": _encode(kept)})
 
     def close(self) -> None:
         self._file.close()
 
-    def _append(self, line: Mapping[str, Any]) -> None:
+    def _append(self, line: Mapping[str, object]) -> None:
         self._file.write(orjson.dumps(line) + b"\n")
 
 
 def _private(path: Path) -> BinaryIO:
-    """A new file, or an emptied one, that nobody else may read. What agents are told stands in it."""
+    """Create or truncate a file that only this user may read: it holds conversations."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     os.fchmod(number, 0o600)
     return os.fdopen(number, "wb", buffering=0)
 
 
 def _blotted(execution: RecordedExecution, bytes_of: Callable[[int], bytes]) -> RecordedExecution:
-    """The execution without credentials, and as data that JSON holds."""
+    """The execution as JSON-able data without credentials."""
     account: Counter[str] = Counter()
     earlier = tuple(
         Try(
@@ -185,11 +186,11 @@ def _blotted(execution: RecordedExecution, bytes_of: Callable[[int], bytes]) -> 
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One file, read. tokens: id -> bytes of its text.
+    """A file read back. tokens: id -> bytes of its text.
 
-    torn: bytes of an unfinished last line that were skipped. skipped: lines that are no part of a record, with the reason.
+    torn: bytes of a truncated last line that was skipped. skipped: malformed lines, each with the reason.
     """
 
     path: Path
@@ -204,18 +205,18 @@ class Record:
         return self.path.name.removesuffix(SUFFIX)
 
     def texts(self, ids: Iterable[int]) -> list[str]:
-        """The text of each id in its place. A character that several tokens share stands at its last one."""
+        """The text of each id. A character split across tokens belongs to its last one."""
         return texts_of(self.tokens.get(i, f"<{i}>".encode()) for i in ids)
 
 
 def texts_of(pieces: Iterable[bytes]) -> list[str]:
-    """The text of each token, given the bytes of each. A character that several share stands at its last one."""
-    texts, held = [], b""
+    """The text of each token from its bytes. A character split across tokens belongs to its last one."""
+    texts, pending = [], b""
     for piece in pieces:
-        text, held = _whole(held + piece)
+        text, pending = _whole(pending + piece)
         texts.append(text)
-    if held:
-        texts[-1] += held.decode("utf-8", "replace")
+    if pending:
+        texts[-1] += pending.decode("utf-8", "replace")
     return texts
 
 
@@ -223,7 +224,7 @@ _SCALARS = ("task", "reward", "failure", "error", "started", "seconds")
 _SAMPLE_SCALARS = ("index", "group_index", "rollout_id", "segment", "status", "reward", "removed")
 
 
-def _encode(execution: RecordedExecution) -> dict[str, Any]:
+def _encode(execution: RecordedExecution) -> dict[str, object]:
     return {
         **{name: getattr(execution, name) for name in _SCALARS},
         "rewards": execution.rewards,
@@ -237,33 +238,33 @@ def _encode(execution: RecordedExecution) -> dict[str, Any]:
         "row": execution.row,
         "blotted": dict(execution.blotted),
         "samples": [
-            {name: getattr(sample, name) for name in _SAMPLE_SCALARS} | {"mask": _runs(sample.mask)}
+            {name: getattr(sample, name) for name in _SAMPLE_SCALARS} | {"mask": _stretches(sample.mask)}
             for sample in execution.samples
         ],
         "ledger": encode_ledger(execution.ledger),
     }
 
 
-def _runs(mask: Iterable[int]) -> list[int]:
-    """Lengths of the runs of 0 and 1 in turn, beginning with 0."""
-    runs = [(value, len(list(run))) for value, run in groupby(mask)]
-    return [0] * (bool(runs) and runs[0][0] == 1) + [length for _, length in runs]
+def _stretches(mask: Iterable[int]) -> list[int]:
+    """Run-length encode a mask: lengths of alternating stretches, starting with 0s."""
+    stretches = [(value, len(list(stretch))) for value, stretch in groupby(mask)]
+    return [0] * (bool(stretches) and stretches[0][0] == 1) + [length for _, length in stretches]
 
 
-def _shown(text: bytes) -> str | list[int]:
-    """A token's bytes as JSON: text where they are text, else the bytes as numbers."""
+def _token_text(text: bytes) -> str | list[int]:
+    """A token's bytes as JSON: a string if valid UTF-8, else a list of numbers."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError:
         return list(text)
 
 
-def _whole(held: bytes) -> tuple[str, bytes]:
-    """Split bytes into whole characters and a rest that may still become one. What never can is replaced."""
-    for keep in range(min(3, len(held)) + 1):
-        head, rest = held[: len(held) - keep], held[len(held) - keep :]
+def _whole(pending: bytes) -> tuple[str, bytes]:
+    """Split bytes into whole characters and an incomplete rest. Invalid bytes are replaced."""
+    for keep in range(min(3, len(pending)) + 1):
+        head, rest = pending[: len(pending) - keep], pending[len(pending) - keep :]
         try:
             return head.decode("utf-8"), rest
         except UnicodeDecodeError:
             continue
-    return held.decode("utf-8", "replace"), b""
+    return pending.decode("utf-8", "replace"), b""

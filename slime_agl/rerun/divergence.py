@@ -54,16 +54,16 @@ def unrecorded(ledger: Ledger, prompt: Unrecorded, texts: Texts) -> Divergence:
     """
     asked, attempt, given = prompt.ids, prompt.attempt, prompt.given
     for turn in ledger.turns:
-        if ledger.shown(turn.index) == asked:
+        if ledger.prompt_ids(turn.index) == asked:
             return _asked_again(ledger, turn, prompt)
     parent = _parent(ledger, asked)
-    base = array("i") if parent is None else ledger.held(parent)
+    base = array("i") if parent is None else ledger.ids(parent)
     children = [ledger.turns[index] for index in ledger.children(parent)]
     if not children:
         return _more(ledger, parent, base, asked, texts, attempt)
     # Of equally near ones the one that is still to come was meant.
-    nearest = max(children, key=lambda turn: (_common(ledger.shown(turn.index), asked), turn.index not in given))
-    there_ids = ledger.shown(nearest.index)
+    nearest = max(children, key=lambda turn: (_common(ledger.prompt_ids(turn.index), asked), turn.index not in given))
+    there_ids = ledger.prompt_ids(nearest.index)
     token = _common(there_ids, asked)
     there, here = _at(there_ids, token, texts), _at(asked, token, texts)
     words = (
@@ -107,7 +107,7 @@ def _parent(ledger: Ledger, asked: array) -> int | None:
     """The longest recorded sequence that the prompt goes on from."""
     held = [(ledger.length(turn.index), turn.index) for turn in ledger.turns]
     for length, index in sorted(held, reverse=True):
-        if length < len(asked) and ledger.held(index) == asked[:length]:
+        if length < len(asked) and ledger.ids(index) == asked[:length]:
             return index
     return None
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slime_agl.engine.base import EngineInfo, EngineRequest
-from slime_agl.engine.wire import nothing_sampled
+from slime_agl.engine.generate import nothing_sampled
 from slime_agl.errors import EngineRejected, EngineUnavailable
 from slime_agl.rerun.script import Piece, Script
 from slime_agl.trace.ledger import Ledger

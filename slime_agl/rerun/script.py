@@ -72,7 +72,7 @@ class Script:
         return any(turn.index not in self.released and _needed(turn) for turn in self.ledger.turns[:index])
 
     def _add(self, turn: Turn) -> None:
-        ids, images = self.ledger.shown(turn.index), self.ledger.images(turn.index)
+        ids, images = self.ledger.prompt_ids(turn.index), self.ledger.images(turn.index)
         parts = [part for part in turn.parts if not _empty(part)] or list(turn.parts[-1:])
         for at, part in enumerate(parts):
             piece = Piece(turn, part, not any(len(later.ids) for later in parts[at + 1 :]))

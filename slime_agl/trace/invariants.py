@@ -1,4 +1,4 @@
-"""Finished Samples held against a second record, kept at the engine."""
+"""Compare finished Samples with an independent record kept at the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slime_agl.errors import InvariantError
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One answered `/generate` call: what the engine was shown, and what it sampled."""
+    """An answered `/generate` call: prompt and output."""
 
     input_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
@@ -20,20 +20,20 @@ class Seen:
 
 
 def check_against(seen: Iterable[Seen], samples: Iterable[Any]) -> int:
-    """Hold Samples against what the engine recorded; returns the number of trained tokens checked.
+    """Compare Samples with the engine's record; return the number of trained tokens checked.
 
-    A Sample's tokens must be the prompt and output of one call; a token trains exactly where the
-    engine sampled it on the way there, with the engine's logprob, and no answer trains twice.
+    A Sample's tokens must be the prompt plus output of one call. A token trains exactly where the engine sampled it on
+    the way there, with the engine's logprob, and no answer trains twice.
 
     Raises:
-        InvariantError: with the sample and the numbers that differ.
+        InvariantError: naming the sample and the numbers that differ.
     """
     book = _Book(seen)
     return sum(book.check(sample) for sample in samples if not sample.remove_sample)
 
 
 class _Book:
-    """The engine's calls by the whole sequence they end in, and how often each has trained."""
+    """The engine's calls by prompt plus output, and how often each has trained."""
 
     def __init__(self, seen: Iterable[Seen]) -> None:
         self._calls: dict[tuple[int, ...], list[Seen]] = {}
@@ -45,7 +45,7 @@ class _Book:
     def check(self, sample: Any) -> int:
         tokens = tuple(sample.tokens)
         if tokens not in self._calls:
-            raise InvariantError(f"sample {sample.index}: its {len(tokens)} tokens are no sequence the engine saw")
+            raise InvariantError(f"sample {sample.index}: its {len(tokens)} tokens are not a sequence the engine saw")
         start = len(tokens) - sample.response_length
         covered = 0
         for length in self._lengths:
@@ -58,7 +58,7 @@ class _Book:
         return covered
 
     def _check_call(self, sample: Any, start: int, sequence: tuple[int, ...]) -> int:
-        """Trained tokens of one call: all of its output, or none."""
+        """Count the trained tokens of a call: all of its output, or none."""
         calls = self._calls[sequence]
         begin, end = len(calls[0].input_ids) - start, len(sequence) - start
         if begin < 0:

@@ -14,25 +14,25 @@ from slime_agl.trace.turn import Turn
 class Ledger:
     """Owner of an attempt's turns. Only `commit` adds to it.
 
-    full: turns after which a prompt was refused, because the sequence had no room for it.
+    full: turns after which a prompt was refused because the sequence had no room for it.
 
-    Invariants: `turns[i].index == i`; a parent stands before its children.
+    Invariants: `turns[i].index == i`; a parent precedes its children.
     """
 
     rollout_id: str
     attempt_id: str
     turns: list[Turn] = field(default_factory=list)
     full: set[int] = field(default_factory=set)
-    _children: dict[int | None, list[int]] = field(default_factory=dict)
-    _lengths: list[int] = field(default_factory=list)
-    _covered: list[int] = field(default_factory=list)
+    _children: dict[int | None, list[int]] = field(default_factory=dict, init=False)
+    _lengths: list[int] = field(default_factory=list, init=False)
+    _covered: list[int] = field(default_factory=list, init=False)
 
     def commit(self, turn: Turn) -> Turn:
         """Append a turn.
 
         Raises:
-            InvariantError: the turn's index is not the next one, its parent is unknown, or its routed
-                experts do not go on where those of its parent end.
+            InvariantError: the turn's index is not the next one, its parent is unknown, or its routed experts do not
+                start where those of its parent end.
         """
         if turn.index != len(self.turns):
             raise InvariantError(f"turn {turn.index} committed to {self} which holds {len(self.turns)} turns")
@@ -47,15 +47,15 @@ class Ledger:
         return turn
 
     def children(self, index: int | None) -> list[int]:
-        """Indices of the turns that continue turn `index`; the roots for None."""
+        """Indices of the turns that continue turn `index`; of the roots for None."""
         return self._children.get(index, [])
 
     def length(self, index: int) -> int:
-        """Tokens in the sequence that ends with turn `index`: prompt, glue and outputs."""
+        """Number of tokens in the sequence that ends with turn `index`: prompt, glue and outputs."""
         return self._lengths[index]
 
     def covered(self, index: int | None) -> int:
-        """Leading tokens of the sequence that ends with turn `index` whose routed experts are held; 0 for None."""
+        """Number of leading tokens, in the sequence that ends with turn `index`, with known routed experts; 0 for None."""
         return 0 if index is None else self._covered[index]
 
     def path(self, index: int) -> list[Turn]:
@@ -69,8 +69,8 @@ class Ledger:
         chain.reverse()
         return chain
 
-    def held(self, index: int) -> array:
-        """The exact ids of turn `index`: what the engine was shown plus what it answered."""
+    def ids(self, index: int) -> array:
+        """The exact ids of the sequence that ends with turn `index`: prompt plus output."""
         ids = array("i")
         for turn in self.path(index):
             ids.extend(turn.new_ids)
@@ -78,17 +78,17 @@ class Ledger:
                 ids.extend(part.ids)
         return ids
 
-    def shown(self, index: int) -> array:
-        """The exact ids that the engine was shown for turn `index`: `held` without what it answered."""
+    def prompt_ids(self, index: int) -> array:
+        """The exact prompt ids of turn `index`, without its output."""
         turn = self.turns[index]
-        return (array("i") if turn.parent is None else self.held(turn.parent)) + turn.new_ids
+        return (array("i") if turn.parent is None else self.ids(turn.parent)) + turn.new_ids
 
     def leaves(self) -> Iterator[int]:
-        """Indices of turns that nothing continues, in commit order."""
+        """Indices of turns that no turn continues, in commit order."""
         return (turn.index for turn in self.turns if turn.index not in self._children)
 
     def images(self, index: int | None) -> tuple[str, ...]:
-        """The images in the sequence that ends with turn `index`, in order; none for None."""
+        """Images in the sequence that ends with turn `index`, in order; empty for None."""
         path = [] if index is None else self.path(index)
         return tuple(image for turn in path if turn.media is not None for image in turn.media.images)
 

@@ -1,7 +1,6 @@
-"""What training replays beside tokens: the experts that routed each token, and the set each was sampled from.
+"""Replay data: the experts that each token was routed to, and the top-p set it was sampled from.
 
-Held in compact arrays: expert ids in the smallest unsigned type that holds them, as there are
-layers times choices of them for every token.
+Stored in compact arrays, expert ids in the smallest type that fits: there are layers times choices per token.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ EXPERT_TYPES = (("B", 1 << 8), ("H", 1 << 16), ("i", 1 << 31))
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Routed experts of neighbouring tokens.
+    """Routed experts of consecutive tokens.
 
-    start: position in the sequence of the token that the first row belongs to.
-    width: expert ids of one token (layers times choices). ids: all rows, flat.
+    start: position in the sequence of the first row's token.
+    width: expert ids per token (layers times choices). ids: all rows, flat.
     """
 
     start: int
@@ -32,18 +31,18 @@ class Experts:
     def __post_init__(self) -> None:
         if self.start < 0 or self.width < 1 or len(self.ids) % self.width:
             raise InvariantError(
-                f"{len(self.ids)} routed experts from token {self.start} on are no rows of {self.width}"
+                f"{len(self.ids)} routed experts from token {self.start} on do not fill rows of {self.width}"
             )
 
     @property
     def end(self) -> int:
-        """Position after the token that the last row belongs to."""
+        """Position after the last row's token."""
         return self.start + len(self.ids) // self.width
 
 
 @dataclass(frozen=True, slots=True)
 class TopP:
-    """The sets that neighbouring tokens were sampled from: token i from ids[offsets[i]:offsets[i + 1]]."""
+    """Top-p sets of consecutive tokens: token i was sampled from ids[offsets[i]:offsets[i + 1]]."""
 
     ids: array
     offsets: array
@@ -61,7 +60,7 @@ class TopP:
 
 
 def pack_experts(start: int, width: int, ids: np.ndarray) -> Experts:
-    """Pack int32 expert ids. Raises InvariantError for negative ones, which no router gives."""
+    """Pack int32 expert ids. Raises InvariantError for negative ones."""
     low, high = (int(ids.min()), int(ids.max())) if ids.size else (0, 0)
     if low < 0:
         raise InvariantError(f"routed experts hold the id {low}; ids count from 0")
@@ -73,13 +72,13 @@ def join_experts(pieces: Sequence[Experts]) -> np.ndarray:
     """All rows as one int32 array of shape (tokens, width).
 
     Raises:
-        InvariantError: a piece does not begin where the one before ends, or has another width.
+        InvariantError: a piece does not start where the previous one ends, or differs in width.
     """
     at, width = 0, pieces[0].width if pieces else 1
     for piece in pieces:
         if piece.start != at or piece.width != width:
             raise InvariantError(
-                f"routed experts of {piece.width} ids a token begin at token {piece.start}; "
+                f"routed experts of {piece.width} ids per token begin at token {piece.start}; "
                 f"those before, of {width} ids, end at token {at}"
             )
         at = piece.end

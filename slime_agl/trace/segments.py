@@ -1,4 +1,4 @@
-"""The turn tree as contiguous token sequences, each of which becomes one training sample."""
+"""Segments: the turn tree as contiguous token sequences, each of which becomes a training sample."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from slime_agl.trace.turn import LENGTH, Turn
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One chain of turns whose tokens are contiguous.
+    """A chain of turns whose tokens are contiguous.
 
-    turns: from a root to the last trained turn. trained: indices of the turns whose tokens
-    train here; the others are context, because another segment trains them or nothing may.
+    turns: from a root to the last trained turn. trained: indices of the turns whose tokens train here; the others are
+    context, because another segment trains them or they must not train.
     """
 
     rollout_id: str
@@ -30,7 +30,7 @@ class Segment:
 
     @property
     def first_trained(self) -> int:
-        """Position in `turns` of the first turn that trains here; what stands before it is the prompt."""
+        """Position in `turns` of the first turn that trains here; everything before it is prompt."""
         return next(at for at, turn in enumerate(self.turns) if turn.index in self.trained)
 
     @property
@@ -42,7 +42,7 @@ class Segment:
         return self.turns[-1].finish == LENGTH
 
     def prompt_ids(self) -> array:
-        """Ids before the first token that can train: prompt, shared turns and their glue."""
+        """Ids before the first trained token: prompt, shared turns and their glue."""
         ids = array("i")
         first = self.first_trained
         for turn in self.turns[:first]:
@@ -56,8 +56,8 @@ class Segment:
 def segments(ledger: Ledger) -> tuple[Segment, ...]:
     """Cover every trainable turn of an attempt exactly once.
 
-    There is one segment for each trainable turn without a trainable turn below it, in commit
-    order; a turn that several of them share trains in the first.
+    Makes one segment per trainable turn without trainable descendants, in commit order. A turn shared by several
+    segments trains in the first.
     """
     trainable = [not turn.untrained and turn.output_length > 0 for turn in ledger.turns]
     continued = [False] * len(ledger.turns)
@@ -78,7 +78,7 @@ def segments(ledger: Ledger) -> tuple[Segment, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where every sampled token of an attempt went. `untrained` counts tokens by reason."""
+    """Where every sampled token of an attempt went. untrained: number of tokens by reason."""
 
     sampled: int
     trained: int
@@ -87,7 +87,7 @@ class Account:
 
 
 def account(ledger: Ledger, parts: tuple[Segment, ...]) -> Account:
-    """Count sampled tokens by fate.
+    """Account for every sampled token.
 
     Raises:
         InvariantError: a token trains twice, or trains nowhere without a reason.

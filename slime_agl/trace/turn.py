@@ -1,8 +1,7 @@
-"""One engine answer, as it was sampled.
+"""Turns: engine answers exactly as sampled.
 
-Ids and logprobs are held as compact arrays (4 and 8 bytes an entry); a turn
-holds only what is new since the turn it continues, so an attempt costs what it
-sampled, not the square of it.
+Ids and logprobs are stored in compact arrays (4 and 8 bytes per entry). A turn stores only what is new since its
+parent, so the memory of an attempt is linear in its tokens instead of quadratic.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ STOP, LENGTH, ABORT = "stop", "length", "abort"
 
 
 def token_array(ids: Iterable[int]) -> array:
-    """Pack token ids into a signed 32 bit array. Raises OverflowError beyond 2**31 - 1."""
+    """Pack token ids into a signed 32-bit array. Raises OverflowError beyond 2**31 - 1."""
     return ids if isinstance(ids, array) and ids.typecode == "i" else array("i", ids)
 
 
 def logprob_array(values: Iterable[float]) -> array:
-    """Pack log probabilities into a float64 array, so that they stay what the engine wrote."""
+    """Pack log probabilities into a float64 array, which keeps them exactly as the engine wrote them."""
     return values if isinstance(values, array) and values.typecode == "d" else array("d", values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """The tokens of one `/generate` answer. A turn that an abort cut has several, in order.
+    """The tokens of one `/generate` answer. A turn interrupted by aborts has several, in order.
 
-    ids, logprobs: the sampled tokens and log p of each under the sampling distribution.
-    finish: 'stop', 'length' or 'abort'; matched: the stop id or string that ended it.
-    prompt_tokens, cached_tokens: what the engine says it was shown, and had in its prefix cache.
-    weight_version: version of the weights that sampled these tokens, '' when not reported.
-    latency: seconds from request to answer. meta: further small fields of the engine's answer.
-    experts: routed experts of the tokens up to the last but one that no earlier answer of the sequence covers.
-    top_p: the set each of the tokens was sampled from. Both None unless they were asked for.
+    ids, logprobs: sampled tokens and the log p of each under the sampling distribution.
+    finish: 'stop', 'length' or 'abort'. matched: the stop id or string that ended it.
+    prompt_tokens, cached_tokens: prompt length and prefix cache hits, as the engine reports them.
+    weight_version: version of the weights that sampled these tokens, '' if not reported.
+    latency: seconds from request to answer. meta: further small fields of the answer.
+    experts: routed experts of the tokens that no earlier answer of the sequence covers, up to the last but one.
+    top_p: the set that each token was sampled from. Both None unless requested.
     """
 
     ids: array
@@ -67,24 +66,24 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Images among new tokens. text: as rendered, one placeholder an image; images: data URLs, as the engine gets them."""
+    """Images among new tokens. text: rendered, with one placeholder per image. images: data URLs, as sent to the engine."""
 
     text: str
     images: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """A committed turn.
 
     index: position in the attempt's commit order. parent: index of the turn it continues, or None.
-    new_ids: tokens the engine was shown beyond the parent's prompt and output
-        (the whole prompt when there is no parent). They are prompt or glue, never trained.
-    parts: what was sampled. turn_id: the response id the agent was given.
-    fork: why this turn does not continue an earlier one, or branches off ('' when it simply goes on).
-    untrained: why its tokens must not be trained ('' when they may be).
+    new_ids: prompt tokens after the parent's prompt and output (the whole prompt without a parent). They are prompt or
+        glue, and never train.
+    parts: the sampled tokens. turn_id: the response id sent to the agent.
+    fork: why this turn branches off or does not continue an earlier one, '' if it simply continues.
+    untrained: why its tokens must not train, '' if they may.
     model: model name the agent asked for. started, ended: seconds since the epoch.
-    media: the images that `new_ids` show, None without any.
+    media: images among `new_ids`, None if there are none.
     """
 
     index: int

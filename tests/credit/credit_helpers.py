@@ -13,9 +13,17 @@ def execution(*turns: tuple[int | None, str] | tuple[int | None, str, str]) -> t
     """Make the segments of an execution; a turn is (parent, model[, why it does not train])."""
     ledger = Ledger("ro", "at")
     for index, (parent, model, *untrained) in enumerate(turns):
-        part = Sampled(token_array([7, 8]), logprob_array([-1.0, -1.0]), "stop")
+        part = Sampled(ids=token_array([7, 8]), logprobs=logprob_array([-1.0, -1.0]), finish="stop")
         ledger.commit(
-            Turn(index, parent, token_array([1]), (part,), f"t{index}", model=model, untrained="".join(untrained))
+            Turn(
+                index=index,
+                parent=parent,
+                new_ids=token_array([1]),
+                parts=(part,),
+                turn_id=f"t{index}",
+                model=model,
+                untrained="".join(untrained),
+            )
         )
     return segments(ledger)
 

@@ -15,7 +15,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def ask(
     ids: list[int], rid: str = "r", session: str = "s", extra: dict[str, Any] | None = None, **params: Any
 ) -> EngineRequest:
-    return EngineRequest(",".join(map(str, ids)).encode(), len(ids), params, rid, session, extra or {})
+    return EngineRequest(
+        ids_json=",".join(map(str, ids)).encode(),
+        prompt_length=len(ids),
+        sampling_params=params,
+        rid=rid,
+        session_key=session,
+        extra=extra or {},
+    )
 
 
 def says(value: Any, status: int = 200) -> Handler:

@@ -7,14 +7,20 @@ from typing import Any
 import orjson
 import pytest
 
-from slime_agl.engine.answer import largest_answer, read_answer
 from slime_agl.engine.base import EngineRequest
 from slime_agl.engine.faults import TryAgain, WrongAnswer
+from slime_agl.engine.generate import largest_answer, read_answer
 from slime_agl.errors import EngineRejected
 
 VOCABULARY = 100
 MANY = 1000
-REQUEST = EngineRequest(b"1,2,3", 3, {"temperature": 0.5, "max_new_tokens": 3}, "ro-1", "session")
+REQUEST = EngineRequest(
+    ids_json=b"1,2,3",
+    prompt_length=3,
+    sampling_params={"temperature": 0.5, "max_new_tokens": 3},
+    rid="ro-1",
+    session_key="session",
+)
 # As SGLang 0.5.15.post1 answers, field by field.
 TRUE = {
     "id": "1~ro-1",
@@ -122,7 +128,14 @@ def test_what_is_kept_of_an_answer_is_bounded():
 
 
 def test_alternatives_that_were_asked_for_are_kept():
-    asked = EngineRequest(b"1,2,3", 3, {}, "ro-1", "session", {"top_logprobs_num": 2})
+    asked = EngineRequest(
+        ids_json=b"1,2,3",
+        prompt_length=3,
+        sampling_params={},
+        rid="ro-1",
+        session_key="session",
+        extra={"top_logprobs_num": 2},
+    )
     found = [[[-0.5, 11, None], [-1.5, 4, None]], None]
     assert read(request=asked, output_top_logprobs=found).meta["output_top_logprobs"] == found
     assert "output_top_logprobs" not in read(output_top_logprobs="nobody asked").meta
@@ -217,7 +230,7 @@ def test_an_answer_that_is_not_true_is_tried_again(case: str):
     "entry", [[-1, 100], [-1, -1], [0.5, 11], [-1e5, 11], [None, 11], [False, 11], [-1, True], [-1]]
 )
 def test_one_wrong_token_among_many_is_found(entry: list[Any]):
-    asked = EngineRequest(b"1,2,3", 3, {}, "ro-1", "session")
+    asked = EngineRequest(ids_json=b"1,2,3", prompt_length=3, sampling_params={}, rid="ro-1", session_key="session")
     entries = [[-0.5, number % VOCABULARY] for number in range(MANY)]
     assert len(read({"output_token_logprobs": entries}, request=asked).ids) == MANY
     with pytest.raises(WrongAnswer, match="entry 700 of 1000|at token 700 of 1000|the id (100|-1) in"):
@@ -228,13 +241,27 @@ def test_one_wrong_token_among_many_is_found(entry: list[Any]):
     "found", ["x", 7, {}, [7], ["x"], [[7]], [[["x", 11]]], [[[-0.5, True]]], [[[-0.5]]], [{"a": 1}]]
 )
 def test_alternatives_of_wrong_types_are_tried_again(found: Any):
-    asked = EngineRequest(b"1,2,3", 3, {}, "ro-1", "session", {"top_logprobs_num": 2})
+    asked = EngineRequest(
+        ids_json=b"1,2,3",
+        prompt_length=3,
+        sampling_params={},
+        rid="ro-1",
+        session_key="session",
+        extra={"top_logprobs_num": 2},
+    )
     with pytest.raises(WrongAnswer, match="output_top_logprobs"):
         read(request=asked, output_top_logprobs=found)
 
 
 def test_prompts_with_images_are_counted_by_the_caller():
-    shown = EngineRequest(b"1,2,3", 3, {}, "ro-1", "session", {"image_data": ["data:x"]})
+    shown = EngineRequest(
+        ids_json=b"1,2,3",
+        prompt_length=3,
+        sampling_params={},
+        rid="ro-1",
+        session_key="session",
+        extra={"image_data": ["data:x"]},
+    )
     assert read(request=shown, prompt_tokens=40).prompt_tokens == 40
 
 
@@ -281,7 +308,17 @@ def test_an_abort_that_tells_of_a_full_queue_may_be_tried_again():
 
 def test_the_bound_of_an_answer_grows_with_what_was_asked_and_holds_true_ones():
     def bound(prompt: int = 3, extra: dict[str, Any] | None = None, experts: int | None = None, **params: Any) -> int:
-        return largest_answer(EngineRequest(b"", prompt, params, "r", "s", extra or {}, experts))
+        return largest_answer(
+            EngineRequest(
+                ids_json=b"",
+                prompt_length=prompt,
+                sampling_params=params,
+                rid="r",
+                session_key="s",
+                extra=extra or {},
+                experts_width=experts,
+            )
+        )
 
     few, many = bound(max_new_tokens=1), bound(max_new_tokens=4096)
     assert few < 2 << 20 and many < 8 << 20

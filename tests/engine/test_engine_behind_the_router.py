@@ -69,10 +69,10 @@ async def test_a_dead_worker_costs_a_try_and_gets_nothing_more(connect, tmp_path
         arrived = len(alive.requests)
 
         dead.start()
-        engine._route._next_look = 0.0
+        engine._route._next_check = 0.0
         await engine.generate(ask([1], "looks"))
-        if engine._route._look is not None:
-            await engine._route._look
+        if engine._route._checking is not None:
+            await engine._route._checking
         assert f"the router {router.url} and its 2 workers answer: requests go through it" in caplog.text
         assert await one_round(4) == 0
         assert len(alive.requests) - arrived < 61, "the one that came back gets requests again"

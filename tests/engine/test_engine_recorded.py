@@ -18,7 +18,7 @@ PROMPT, OTHER = [1, 2, 3], [1, 2, 9]
 
 
 def part(*ids: int, finish: str = STOP) -> Sampled:
-    return Sampled(token_array(ids), logprob_array([-0.5] * len(ids)), finish)
+    return Sampled(ids=token_array(ids), logprobs=logprob_array([-0.5] * len(ids)), finish=finish)
 
 
 class Book:
@@ -42,7 +42,14 @@ def engine(*attempts: Ledger, errors: tuple[str, ...] = (), **options: Any) -> R
 
 
 def ask(made: RecordedEngine, ids: list[int], rid: str = "r", **more: Any) -> Any:
-    request = EngineRequest(",".join(map(str, ids)).encode(), len(ids), {"max_new_tokens": 9}, rid, "s", **more)
+    request = EngineRequest(
+        ids_json=",".join(map(str, ids)).encode(),
+        prompt_length=len(ids),
+        sampling_params={"max_new_tokens": 9},
+        rid=rid,
+        session_key="s",
+        **more,
+    )
     return made.generate(request)
 
 
@@ -51,7 +58,16 @@ async def said(made: RecordedEngine, ids: list[int], rid: str = "r", **more: Any
 
 
 async def test_a_prompt_gets_its_answer_with_all_that_came_with_it():
-    answer = Sampled(array("i", [7]), array("d", [-0.25]), STOP, 7, 3, 2, "v1", meta={"reasoning_tokens": 1})
+    answer = Sampled(
+        ids=array("i", [7]),
+        logprobs=array("d", [-0.25]),
+        finish=STOP,
+        matched=7,
+        prompt_tokens=3,
+        cached_tokens=2,
+        weight_version="v1",
+        meta={"reasoning_tokens": 1},
+    )
     assert await ask(engine(Book().turn(PROMPT, answer).ledger), PROMPT) == answer
 
 

@@ -11,11 +11,10 @@ import pytest
 from engine_helpers import ask, says
 
 from slime_agl.engine import route
-from slime_agl.engine.answer import read_answer
 from slime_agl.engine.base import EngineRequest, Replay
 from slime_agl.engine.faults import WrongAnswer
+from slime_agl.engine.generate import read_answer, request_body
 from slime_agl.engine.route import PROBE_RID, ranked_first
-from slime_agl.engine.wire import request_body
 from slime_agl.errors import ConfigError
 from slime_agl.local.engine.router import start_router
 from slime_agl.testing import FakeReplay, FakeSGLang
@@ -26,7 +25,15 @@ TOP_P = {"top_p": 0.9, "custom_params": {"return_top_p_token_ids": True}}
 
 
 def asked(start: int = 0, width: int | None = 6, prompt: int = 4) -> EngineRequest:
-    return EngineRequest(b"", prompt, TOP_P, "r", "s", experts_width=width, experts_from=start)
+    return EngineRequest(
+        ids_json=b"",
+        prompt_length=prompt,
+        sampling_params=TOP_P,
+        rid="r",
+        session_key="s",
+        experts_width=width,
+        experts_from=start,
+    )
 
 
 def answered(request: EngineRequest, ids: list[int], fake: FakeReplay = FAKE, **meta: Any) -> Any:
@@ -74,19 +81,19 @@ def test_an_abort_before_the_first_token_needs_no_replay_data():
         ({"routed_experts": [-1] * 30}, "hold the id -1"),
         ({"top_p_token_ids": None}, r"\(2 tokens\) has no top-p token sets"),
         ({"top_p_token_offsets": [0, 1]}, "2 top-p offsets, 2 tokens need 3"),
-        ({"routed_experts": "no base64!"}, "routed_experts that are no 32 bit integers"),
-        ({"routed_experts": "AAA="}, "routed_experts that are no 32 bit integers"),
-        ({"routed_experts": ["1"] * 30}, "routed_experts that are no 32 bit integers"),
-        ({"routed_experts": [0.5] * 30}, "routed_experts that are no 32 bit integers: it holds float64"),
-        ({"routed_experts": [2**40] * 30}, "routed_experts that are no 32 bit integers"),
-        ({"routed_experts": [[1], [1, 2]]}, "routed_experts that are no 32 bit integers"),
-        ({"routed_experts": {"a": 1}}, "routed_experts that are no 32 bit integers"),
-        ({"routed_experts": True}, "routed_experts that are no 32 bit integers"),
+        ({"routed_experts": "no base64!"}, "routed_experts that are not 32-bit integers"),
+        ({"routed_experts": "AAA="}, "routed_experts that are not 32-bit integers"),
+        ({"routed_experts": ["1"] * 30}, "routed_experts that are not 32-bit integers"),
+        ({"routed_experts": [0.5] * 30}, "routed_experts that are not 32-bit integers: it holds float64"),
+        ({"routed_experts": [2**40] * 30}, "routed_experts that are not 32-bit integers"),
+        ({"routed_experts": [[1], [1, 2]]}, "routed_experts that are not 32-bit integers"),
+        ({"routed_experts": {"a": 1}}, "routed_experts that are not 32-bit integers"),
+        ({"routed_experts": True}, "routed_experts that are not 32-bit integers"),
         ({"top_p_token_ids": [1, 2], "top_p_token_offsets": [0, 1, 1]}, "must run from 0 to 2"),
         ({"top_p_token_ids": [1, 2], "top_p_token_offsets": [0, 5, 2]}, "fall from 5 to 2 at token 1"),
         ({"top_p_token_ids": [1, 251], "top_p_token_offsets": [0, 1, 2]}, "from 1 to 251, the vocabulary has 251 ids"),
         ({"top_p_token_ids": [1, -2], "top_p_token_offsets": [0, 1, 2]}, "from -2 to 1"),
-        ({"top_p_token_ids": "?"}, "top_p_token_ids that are no 32 bit integers"),
+        ({"top_p_token_ids": "?"}, "top_p_token_ids that are not 32-bit integers"),
     ],
 )
 def test_replay_data_that_is_missing_or_does_not_fit_is_tried_again(meta: dict[str, Any], words: str):
@@ -148,7 +155,9 @@ async def test_behind_the_real_router_sessions_go_to_their_workers_and_survive_o
 
 
 def _wants(rid: str, key: str) -> EngineRequest:
-    return EngineRequest(b"1,2", 2, TOP_P, rid, key, experts_width=6)
+    return EngineRequest(
+        ids_json=b"1,2", prompt_length=2, sampling_params=TOP_P, rid=rid, session_key=key, experts_width=6
+    )
 
 
 def test_taking_a_worker_away_moves_its_keys_only():

@@ -6,11 +6,17 @@ import orjson
 import pytest
 
 from slime_agl.engine.base import EngineRequest
-from slime_agl.engine.faults import TryAgain
-from slime_agl.engine.wire import nothing_sampled, refuse, request_body, words_of
+from slime_agl.engine.faults import TryAgain, refuse, words_of
+from slime_agl.engine.generate import nothing_sampled, request_body
 from slime_agl.errors import EngineRejected
 
-REQUEST = EngineRequest(b"1,2,3", 3, {"temperature": 0.5, "max_new_tokens": 2}, "ro-1", "session")
+REQUEST = EngineRequest(
+    ids_json=b"1,2,3",
+    prompt_length=3,
+    sampling_params={"temperature": 0.5, "max_new_tokens": 2},
+    rid="ro-1",
+    session_key="session",
+)
 
 
 def test_body_holds_the_given_ids_and_asks_for_logprobs():
@@ -25,10 +31,17 @@ def test_body_holds_the_given_ids_and_asks_for_logprobs():
 
 
 def test_body_carries_extra_fields_and_refuses_those_it_sets_itself():
-    extra = EngineRequest(b"", 0, {}, "r", "s", {"image_data": ["data:x"]})
+    extra = EngineRequest(
+        ids_json=b"", prompt_length=0, sampling_params={}, rid="r", session_key="s", extra={"image_data": ["data:x"]}
+    )
     assert orjson.loads(request_body(extra, "r"))["image_data"] == ["data:x"]
     with pytest.raises(ValueError, match="rid"):
-        request_body(EngineRequest(b"", 0, {}, "r", "s", {"rid": "mine"}), "r")
+        request_body(
+            EngineRequest(
+                ids_json=b"", prompt_length=0, sampling_params={}, rid="r", session_key="s", extra={"rid": "mine"}
+            ),
+            "r",
+        )
 
 
 def test_an_abort_before_the_first_token_is_empty():

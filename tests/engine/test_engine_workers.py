@@ -10,7 +10,7 @@ from engine_helpers import says
 
 from slime_agl.engine import workers
 from slime_agl.engine.base import EngineInfo
-from slime_agl.engine.workers import requests_held
+from slime_agl.engine.workers import pending_requests
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from slime_agl.engine.workers import requests_held
     ],
 )
 def test_a_load_is_a_count_or_it_is_unknown(load: Any, held: int | None):
-    assert requests_held(load) == held
+    assert pending_requests(load) == held
 
 
 @pytest.mark.parametrize("loads", [says({}), says({}, 404), says({"loads": "none"}), says({}, 500)])

@@ -83,7 +83,9 @@ class Bench:
 
     async def open(self, name: str = "at-1", **spec: Any) -> openai.AsyncOpenAI:
         given = {"sampling": {"temperature": 1.0}, "response_limit": 512, **spec}
-        self.keys[name] = await self.gateway.open(SessionSpec("ro-1", name, session_key=f"session-{name}", **given))
+        self.keys[name] = await self.gateway.open(
+            SessionSpec(rollout_id="ro-1", attempt_id=name, session_key=f"session-{name}", **given)
+        )
         return self.client(name)
 
     def client(self, name: str = "at-1", key: str | None = None, **options: Any) -> openai.AsyncOpenAI:

@@ -93,7 +93,9 @@ class Bench:
         return asyncio.run(self._run(f"at-{next(self.count)}", body, params))
 
     async def _run(self, name: str, body: dict[str, Any], params: dict[str, Any]) -> tuple[str, SealedSession]:
-        key = await self.gateway.open(SessionSpec("ro", name, name, params, response_limit=24))
+        key = await self.gateway.open(
+            SessionSpec(rollout_id="ro", attempt_id=name, session_key=name, sampling=params, response_limit=24)
+        )
         url = f"{self.gateway.url}/rollout/ro/attempt/{name}/v1/chat/completions"
         headers = {"Authorization": f"Bearer {key}"}
         async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as answer:
@@ -224,4 +226,4 @@ def sampled(text: str | bytes) -> Sampled:
     """An aborted answer of single bytes."""
     raw = text.encode() if isinstance(text, str) else text
     ids = TOKENIZER.convert_tokens_to_ids([LETTERS[byte] for byte in raw])
-    return Sampled(array("i", ids), array("d", [0.0] * len(ids)), "abort")
+    return Sampled(ids=array("i", ids), logprobs=array("d", [0.0] * len(ids)), finish="abort")

@@ -175,7 +175,7 @@ async def test_half_open_connections_are_closed_and_others_served_meanwhile(benc
         writer.write(begun)
     await client.chat.completions.create(model="m", messages=ASK)
     server = bench.gateway._server
-    await bench.gateway._call(lambda: looks(server))
+    await bench.gateway._call(lambda _: looks(server))
     assert [await reader.read() for reader, _ in opened] == [b""] * 200
     for _, writer in opened:
         writer.close()
@@ -189,21 +189,21 @@ async def test_the_second_head_of_a_connection_has_no_longer_than_the_first(benc
     for _ in range(2):
         writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await status_of(reader))[0] == 200
-        await bench.gateway._call(lambda: looks(bench.gateway._server))
+        await bench.gateway._call(lambda _: looks(bench.gateway._server))
     writer.write(b"GET /health HTTP/1.1\r\nHost: loc")
     await writer.drain()
     while not any(connection.heard for connection in bench.gateway._server.connections):
         await asyncio.sleep(0)
-    await bench.gateway._call(lambda: looks(bench.gateway._server))
+    await bench.gateway._call(lambda _: looks(bench.gateway._server))
     assert await reader.read() == b""
     writer.close()
 
 
 async def looks(server: Any) -> None:
     """What the watch does in the time that a head has."""
-    for _ in range(connections.MOST_LOOKS):
+    for _ in range(connections.MOST_CHECKS):
         for connection in server.connections:
-            connection.look()
+            connection.check()
 
 
 async def test_requests_of_an_attempt_wait_when_too_many_are_served(monkeypatch):

@@ -229,7 +229,7 @@ async def test_an_answer_to_other_tokens_is_asked_for_again(bench, fake_sglang):
 
 
 async def test_an_engine_that_saw_other_tokens_breaks_the_session(bench, fake_sglang, monkeypatch):
-    monkeypatch.setattr("slime_agl.engine.answer._prompt_tokens", lambda *_: 3)
+    monkeypatch.setattr("slime_agl.engine.generate._prompt_tokens", lambda *_: 3)
     fake_sglang.say("hi")
     client = await bench.open()
     with pytest.raises(openai.InternalServerError, match="was shown 3 tokens, but it was sent"):
@@ -239,7 +239,7 @@ async def test_an_engine_that_saw_other_tokens_breaks_the_session(bench, fake_sg
 
 async def test_a_stream_that_breaks_after_it_began_ends_with_an_error_event(bench, fake_sglang, monkeypatch, caplog):
     monkeypatch.setattr("slime_agl.gateway.http.app.KEEP_ALIVE_SECONDS", 0.001)
-    monkeypatch.setattr("slime_agl.engine.answer._prompt_tokens", lambda *_: 3)
+    monkeypatch.setattr("slime_agl.engine.generate._prompt_tokens", lambda *_: 3)
     fake_sglang.say("x").hold()
     await bench.open()
     body = {"model": "m", "messages": ASK, "stream": True}

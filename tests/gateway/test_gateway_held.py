@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.tools import Tools
-from slime_agl.gateway.sessions.session import TEXTS_HELD, HeldTexts, IdText
+from slime_agl.gateway.sessions.session import TEXTS_KEPT, IdText, IdTexts
 from slime_agl.gateway.turn.conversation import Context, Conversation, Node
 from slime_agl.gateway.turn.shared import Shared
 from slime_agl.trace.ledger import Ledger
@@ -43,34 +43,42 @@ def test_a_held_prompt_is_the_ids_of_its_turn_wherever_the_tree_branches(
     tree: list[tuple[int, int, int]], asked: list[int]
 ) -> None:
     ledger = Ledger("ro", "at")
-    held = HeldTexts(ledger)
+    held = IdTexts(ledger)
     for index, (parent, new, sampled) in enumerate(tree):
         above = parent if 0 <= parent < index else None
         ids, output = array("i", range(10 * index, 10 * index + new)), array("i", range(sampled))
-        part = Sampled(output, array("d", [-0.5] * sampled), STOP)
+        part = Sampled(ids=output, logprobs=array("d", [-0.5] * sampled), finish=STOP)
         before = held.of(above)
-        ledger.commit(Turn(index, above, ids, (part,), f"turn-{index}"))
+        ledger.commit(Turn(index=index, parent=above, new_ids=ids, parts=(part,), turn_id=f"turn-{index}"))
         held.keep(index, before.extended(ids).extended(output))
         for turn in {index, *(number for number in asked if number <= index)}:
-            assert held.of(turn) == id_text(ledger.held(turn))
-    assert len(held._texts) <= TEXTS_HELD
+            assert held.of(turn) == id_text(ledger.ids(turn))
+    assert len(held._texts) <= TEXTS_KEPT
 
 
 def test_a_chain_of_turns_holds_one_text() -> None:
     ledger = Ledger("ro", "at")
-    held = HeldTexts(ledger)
+    held = IdTexts(ledger)
     for index in range(50):
-        ledger.commit(Turn(index, index - 1 if index else None, array("i", [index]), (), f"turn-{index}"))
-        held.keep(index, id_text(ledger.held(index)))
+        ledger.commit(
+            Turn(
+                index=index,
+                parent=index - 1 if index else None,
+                new_ids=array("i", [index]),
+                parts=(),
+                turn_id=f"turn-{index}",
+            )
+        )
+        held.keep(index, id_text(ledger.ids(index)))
     assert list(held._texts) == [49]
     assert held.of(7) == IdText(b"0,1,2,3,4,5,6,7", 8)
 
 
 def conversation() -> tuple[Conversation, Node, Node]:
     held = Conversation()
-    first = Node(0, None, (SYSTEM, ASK), CALLED, None, {}, 7)
+    first = Node(index=0, parent=None, added=(SYSTEM, ASK), reply=CALLED, tools=None, kwargs={}, last_id=7)
     held.add(first)
-    second = Node(1, first, (RESULT,), SAID, None, {}, 7)
+    second = Node(index=1, parent=first, added=(RESULT,), reply=SAID, tools=None, kwargs={}, last_id=7)
     held.add(second)
     return held, first, second
 
@@ -84,10 +92,10 @@ def test_the_context_of_a_turn_is_what_it_was_shown_with_reasoning() -> None:
 
 def test_a_turn_says_what_it_was_shown_in_the_agents_words() -> None:
     held, _, second = conversation()
-    assert second.shown() == [SYSTEM, ASK, {**echoed(CALLED), "reasoning_content": "why not"}, RESULT]
+    assert second.prompt_messages() == [SYSTEM, ASK, {**echoed(CALLED), "reasoning_content": "why not"}, RESULT]
     sloppy = {"role": "assistant", "content": " Let me  look.", "tool_calls": echoed(CALLED)["tool_calls"]}
     assert held.match([SYSTEM, ASK, sloppy, RESULT, echoed(SAID), ASK], None, {}).node is second
-    assert second.shown()[2] == sloppy
+    assert second.prompt_messages()[2] == sloppy
 
 
 def test_an_echo_with_another_call_or_text_is_another_turn() -> None:

@@ -120,7 +120,11 @@ async def place() -> AsyncIterator[Callable[..., Any]]:
         )
         gateway = Gateway(GatewayConfig(), parts)
         gateway.start()
-        key = await gateway.open(SessionSpec("ro", "at", "s", {"temperature": 1.0}, 64))
+        key = await gateway.open(
+            SessionSpec(
+                rollout_id="ro", attempt_id="at", session_key="s", sampling={"temperature": 1.0}, response_limit=64
+            )
+        )
         url = f"{gateway.url}/rollout/ro/attempt/at/v1"
         opened.append(Place(gateway, renderer, openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0)))
         return opened[-1]

@@ -449,12 +449,12 @@ def _check_turns(fake: FakeSGLang, ledger: Ledger) -> None:
     """Each part of a turn is one answer of the engine, and each answer with tokens is one part."""
     answers = Counter((sent.request.input_ids, sent.ids, sent.logprobs) for sent in fake.answers if sent.ids)
     for turn in ledger.turns:
-        shown = (() if turn.parent is None else tuple(ledger.held(turn.parent))) + tuple(turn.new_ids)
+        shown = (() if turn.parent is None else tuple(ledger.ids(turn.parent))) + tuple(turn.new_ids)
         for part in turn.parts:
             if len(part.ids):
                 answers[shown, tuple(part.ids), tuple(part.logprobs)] -= 1
             shown += tuple(part.ids)
-        assert tuple(ledger.held(turn.index)) == shown
+        assert tuple(ledger.ids(turn.index)) == shown
     assert not any(answers.values()), "the ledger and the engine tell different stories"
 
 
@@ -529,7 +529,16 @@ PLAN = audit(Renderer(TOKENIZER))
 async def live(program: list[Step], last: Step) -> None:
     with bench() as (fake, gateway, renderer):
         sampling = ARGS.sampling_params()
-        await gateway.open(SessionSpec("ro", "at", "key", sampling, 512, experts_width=ARGS.experts_width))
+        await gateway.open(
+            SessionSpec(
+                rollout_id="ro",
+                attempt_id="at",
+                session_key="key",
+                sampling=sampling,
+                response_limit=512,
+                experts_width=ARGS.experts_width,
+            )
+        )
         async with aiohttp.ClientSession() as http:
             agent = Agent(fake, gateway, renderer, http)
             for step in program:

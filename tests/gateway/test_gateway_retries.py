@@ -65,7 +65,7 @@ async def test_the_same_key_gets_its_answer_however_many_calls_came_between(benc
 async def test_a_key_that_comes_with_another_body_is_refused(bench, numbered):
     client = await bench.open()
     await say(client, Idempotency_Key="one")
-    with pytest.raises(openai.UnprocessableEntityError, match="'one' came with another request") as refused:
+    with pytest.raises(openai.UnprocessableEntityError, match="'one' was used with another request") as refused:
         await client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "a letter?"}], extra_headers={KEY: "one"}
         )

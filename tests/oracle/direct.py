@@ -53,7 +53,7 @@ async def run_family(family: Family, numbers: range, seed: int, *, history: str 
                     done = await asyncio.gather(
                         *(_attempt(gateway, engine, http, family, seed, n, grace) for n in batch)
                     )
-                record = Record(engine)
+                record = Record(path=engine)
                 for program, left in done:
                     one = _judged(record, program, left, family)
                     one.faults = [f"{family.name}, seed {seed}, program {program.number}: {f}" for f in one.faults]
@@ -74,7 +74,15 @@ async def _attempt(
 ) -> tuple[Program, SealedSession]:
     rng = random.Random(f"{seed} {family.name} {number}")
     name = f"at-{number}"
-    key = await gateway.open(SessionSpec("ro", name, f"session-{number}", ARGS.sampling_params(), 4096))
+    key = await gateway.open(
+        SessionSpec(
+            rollout_id="ro",
+            attempt_id=name,
+            session_key=f"session-{number}",
+            sampling=ARGS.sampling_params(),
+            response_limit=4096,
+        )
+    )
     door = Door(http, f"{gateway.url}/rollout/ro/attempt/{name}/v1", key, grace)
     program = Program(number, rng, engine, door, family)
     await program.run(rng.randrange(1, MOST_STEPS))

@@ -15,7 +15,12 @@ TEXTS = {ASK_ID: b"ask ", END_ID: END.encode(), **{n + 1: f"tok{n}".encode() for
 
 
 def run_of(*executions: RecordedExecution, name: str = "step-000000") -> Record:
-    return Record(Path(f"/run/{name}.jsonl"), {"step": 0, "checkpoint": ""}, TEXTS, tuple(executions))
+    return Record(
+        path=Path(f"/run/{name}.jsonl"),
+        header={"step": 0, "checkpoint": ""},
+        tokens=TEXTS,
+        executions=tuple(executions),
+    )
 
 
 def made(
@@ -31,12 +36,29 @@ def made(
     for index in range(1 + masked_turns):
         ids = [*(n % 256 + 1 for n in range(output - 1)), END_ID]
         part = Sampled(
-            array("i", ids),
-            array("d", [-0.5 * (n + 1) for n in range(output)]),
-            "stop",
+            ids=array("i", ids),
+            logprobs=array("d", [-0.5 * (n + 1) for n in range(output)]),
+            finish="stop",
             weight_version=versions[index % len(versions)],
         )
-        ledger.commit(Turn(index, index - 1 if index else None, array("i", [ASK_ID]), (part,), f"turn-{index}"))
+        ledger.commit(
+            Turn(
+                index=index,
+                parent=index - 1 if index else None,
+                new_ids=array("i", [ASK_ID]),
+                parts=(part,),
+                turn_id=f"turn-{index}",
+            )
+        )
     mask = [int(not facts.get("failure"))] * output + ([0] * (1 + output)) * masked_turns
-    sample = RecordedSample(0, 0, 0, 0, "completed", 1.0, array("b", mask), removed=bool(facts.get("failure")))
-    return RecordedExecution(ledger, **{"task": "a task", "reward": 1.0, "samples": (sample,), **facts})
+    sample = RecordedSample(
+        index=0,
+        group_index=0,
+        rollout_id=0,
+        segment=0,
+        status="completed",
+        reward=1.0,
+        mask=array("b", mask),
+        removed=bool(facts.get("failure")),
+    )
+    return RecordedExecution(ledger=ledger, **{"task": "a task", "reward": 1.0, "samples": (sample,), **facts})

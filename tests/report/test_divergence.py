@@ -23,7 +23,7 @@ def ledger(*turns: tuple[int | None, str, str], media: Media | None = None) -> L
     """(parent, what is new in the prompt, what was answered) for each turn."""
     made = Ledger("ro", "at")
     for index, (parent, new, answer) in enumerate(turns):
-        part = Sampled(ids(answer), logprob_array([0.0] * len(answer)), STOP)
+        part = Sampled(ids=ids(answer), logprobs=logprob_array([0.0] * len(answer)), finish=STOP)
         made.commit(Turn(index=index, parent=parent, new_ids=ids(new), parts=(part,), turn_id="", media=media))
     return made
 

@@ -40,7 +40,7 @@ def test_every_sample_can_be_rebuilt_from_the_record(fake_sglang, recorded):
     for sample in samples:
         execution, mine = kept[sample.index]
         segment = execution.segments[mine.segment]
-        assert list(execution.ledger.held(segment.turns[-1].index)) == sample.tokens
+        assert list(execution.ledger.ids(segment.turns[-1].index)) == sample.tokens
         assert list(mine.mask) == sample.loss_mask
         assert (mine.reward, mine.rollout_id, mine.group_index) == (1.0, sample.rollout_id, sample.group_index)
         assert execution.rewards[0][1] == {"primary": 1.0}

@@ -10,14 +10,24 @@ from slime_agl.trace.turn import Sampled, Turn, logprob_array, token_array
 
 
 def part(count: int, version: str, finish: str = "stop") -> Sampled:
-    return Sampled(token_array([7] * count), logprob_array([-1.0] * count), finish, weight_version=version)
+    return Sampled(
+        ids=token_array([7] * count), logprobs=logprob_array([-1.0] * count), finish=finish, weight_version=version
+    )
 
 
 def ledger(*turns: tuple[int, tuple[Sampled, ...]]) -> Ledger:
     """One conversation; a turn is (new tokens before it, what was sampled)."""
     made = Ledger("ro", "at")
     for index, (new, parts) in enumerate(turns):
-        made.commit(Turn(index, index - 1 if index else None, token_array([1] * new), parts, f"t{index}"))
+        made.commit(
+            Turn(
+                index=index,
+                parent=index - 1 if index else None,
+                new_ids=token_array([1] * new),
+                parts=parts,
+                turn_id=f"t{index}",
+            )
+        )
     return made
 
 

@@ -170,10 +170,19 @@ def ledger(prompt: bytes, output: bytes, size: int) -> tuple[Ledger, dict[int, b
     ids = list(texts)
     out = array("i", ids[split:])
     top_p = TopP(array("i", ids[split:]), array("i", range(len(out) + 1)))
-    part = Sampled(out, array("d", [-0.5] * len(out)), "stop", top_p=top_p)
+    part = Sampled(ids=out, logprobs=array("d", [-0.5] * len(out)), finish="stop", top_p=top_p)
     held = Ledger("ro", "at")
-    held.commit(Turn(0, None, array("i", ids[:split]), (part,), "t", media=Media("ghp_" + some(36), ("data:x",))))
-    held.commit(Turn(1, 0, array("i", ids[:1]), (part,), "t"))
+    held.commit(
+        Turn(
+            index=0,
+            parent=None,
+            new_ids=array("i", ids[:split]),
+            parts=(part,),
+            turn_id="t",
+            media=Media("ghp_" + some(36), ("data:x",)),
+        )
+    )
+    held.commit(Turn(index=1, parent=0, new_ids=array("i", ids[:1]), parts=(part,), turn_id="t"))
     held.full.add(0)
     return held, texts
 
@@ -198,5 +207,5 @@ def test_a_credential_in_a_prompt_or_an_answer_is_unreadable_and_said(size: int)
 
 def test_a_ledger_without_one_is_the_same_object() -> None:
     held = Ledger("ro", "at")
-    held.commit(Turn(0, None, array("i", [1]), (), "t"))
+    held.commit(Turn(index=0, parent=None, new_ids=array("i", [1]), parts=(), turn_id="t"))
     assert blot_ledger(held, lambda _: b"risk-adjusted-returns-2024", Counter()) is held

@@ -123,7 +123,15 @@ def test_every_field_of_a_ledger_survives_its_record(held: Ledger):
 
 def test_turns_after_which_a_prompt_had_no_room_survive():
     held = Ledger("ro", "at")
-    held.commit(Turn(0, None, array("i", [1]), (Sampled(array("i", [2]), array("d", [-0.5]), "stop"),), "t"))
+    held.commit(
+        Turn(
+            index=0,
+            parent=None,
+            new_ids=array("i", [1]),
+            parts=(Sampled(ids=array("i", [2]), logprobs=array("d", [-0.5]), finish="stop"),),
+            turn_id="t",
+        )
+    )
     held.full.add(0)
     assert through_json(held).full == {0}
 
@@ -136,7 +144,15 @@ def test_arrays_survive_bit_for_bit(typecode: str, values: list[Any]):
 
 def one_turn(**changes: Any) -> dict[str, Any]:
     held = Ledger("ro", "at")
-    held.commit(Turn(0, None, array("i", [1]), (Sampled(array("i", [2]), array("d", [-0.5]), "stop"),), "t"))
+    held.commit(
+        Turn(
+            index=0,
+            parent=None,
+            new_ids=array("i", [1]),
+            parts=(Sampled(ids=array("i", [2]), logprobs=array("d", [-0.5]), finish="stop"),),
+            turn_id="t",
+        )
+    )
     data = orjson.loads(orjson.dumps(encode_ledger(held)))
     data["turns"][0].update(changes)
     return data

@@ -170,14 +170,14 @@ def test_many_bad_lines_are_told_in_few(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"{\n" * 1000)
     record = read_record(path)
-    assert len(record.skipped) == reading.MOST_TOLD + 1 and record.skipped[-1] == "980 more lines are skipped"
+    assert len(record.skipped) == reading.MOST_LISTED + 1 and record.skipped[-1] == "980 more lines are skipped"
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "step-000000.jsonl")
     (tmp_path / "endless.jsonl").symlink_to("/dev/zero")
     for name in ("step-000000.jsonl", "endless.jsonl"):
-        with pytest.raises(RecordError, match="is no regular file"):
+        with pytest.raises(RecordError, match="is not a regular file"):
             read_record(tmp_path / name)
 
 

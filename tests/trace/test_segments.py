@@ -15,8 +15,8 @@ from slime_agl.trace.turn import Sampled, Turn, logprob_array, token_array
 
 
 def turn(index: int, parent: int | None, *, new: list[int] = (1,), out: list[int] = (9,), **more: object) -> Turn:
-    part = Sampled(token_array(out), logprob_array([-0.5] * len(out)), more.pop("finish", "stop"))
-    return Turn(index, parent, token_array(new), (part,), f"turn-{index}", **more)
+    part = Sampled(ids=token_array(out), logprobs=logprob_array([-0.5] * len(out)), finish=more.pop("finish", "stop"))
+    return Turn(index=index, parent=parent, new_ids=token_array(new), parts=(part,), turn_id=f"turn-{index}", **more)
 
 
 def ledger(*turns: Turn) -> Ledger:
@@ -30,7 +30,7 @@ def test_a_chain_is_one_segment_whose_ids_are_what_the_engine_saw():
     held = ledger(turn(0, None, new=[1, 2], out=[10, 11]), turn(1, 0, new=[3], out=[12]))
     (only,) = segments(held)
     assert only.trained == {0, 1}
-    assert list(held.held(1)) == [1, 2, 10, 11, 3, 12]
+    assert list(held.ids(1)) == [1, 2, 10, 11, 3, 12]
     assert list(only.prompt_ids()) == [1, 2]
     assert held.length(1) == 6
 
@@ -72,7 +72,7 @@ def test_turns_are_committed_in_order_below_known_parents(index: int, parent: in
 
 def test_ids_and_logprobs_of_an_answer_have_one_length():
     with pytest.raises(InvariantError, match="2 token ids but 1 logprobs"):
-        Sampled(array("i", [1, 2]), array("d", [-1.0]), "stop")
+        Sampled(ids=array("i", [1, 2]), logprobs=array("d", [-1.0]), finish="stop")
 
 
 @st.composite
@@ -93,7 +93,7 @@ def test_every_sampled_token_trains_once_or_has_a_reason(held: Ledger):
     assert fate.sampled == sum(t.output_length for t in held.turns)
     assert fate.trained == sum(t.output_length for t in held.turns if not t.untrained)
     for part in parts:
-        whole = held.held(part.turns[-1].index)
+        whole = held.ids(part.turns[-1].index)
         start = len(part.prompt_ids())
         assert whole[:start] == part.prompt_ids()
         assert len(whole) == held.length(part.turns[-1].index)

@@ -1,11 +1,11 @@
-"""The HTTP surface: routes, each protocol's errors, replies as one body or as events."""
+"""HTTP routes of the gateway: errors in each protocol's shape, replies as one body or as events."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import cast
 
 import orjson
 from aiohttp import web
@@ -13,7 +13,7 @@ from aiohttp import web
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.gateway.bodies import check_kind, json_bytes, read_body
 from slime_agl.gateway.door import Door, presented_key
-from slime_agl.gateway.http.connections import answered
+from slime_agl.gateway.http.connections import Connection, answered
 from slime_agl.gateway.http.models import Models
 from slime_agl.gateway.protocols.anthropic.dialect import AnthropicMessages
 from slime_agl.gateway.protocols.chat import ChatCompletions
@@ -29,17 +29,17 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 10.0
 CLIENT_GONE = 499
-# Methods that a page can make a browser use without asking, and without a body that would tell.
+# Methods that a web page can make a browser send without a preflight, and without a body that would give it away.
 READING = frozenset({"GET", "HEAD"})
 ATTEMPT = "/rollout/{rollout_id}/attempt/{attempt_id}"
-# Anthropic's clients put /v1 behind their base URL, also behind one that ends in /v1 already.
+# Anthropic's clients append /v1 even to a base URL that already ends in it.
 BASES = (ATTEMPT + "/v1", ATTEMPT + "/v1/v1")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def build_app(sessions: Sessions, renderer: Renderer, model: str, door: Door) -> web.Application:
-    """The gateway's application. `model` is the name that `/v1/models` lists."""
+    """Build the gateway's application. model: the name that `/v1/models` lists."""
     surface = _Surface(sessions, renderer, model, door)
     app = web.Application(middlewares=[surface.errors])
     for base in BASES:
@@ -57,6 +57,8 @@ def build_app(sessions: Sessions, renderer: Renderer, model: str, door: Door) ->
 
 
 class _Surface:
+    """The handlers."""
+
     def __init__(self, sessions: Sessions, renderer: Renderer, model: str, door: Door) -> None:
         self._sessions, self._models, self._door = sessions, Models(model), door
         self._openai = ChatCompletions(model, renderer.token_bytes)
@@ -70,8 +72,8 @@ class _Surface:
 
     @web.middleware
     async def errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let requests in, and word every failure as the protocol of the request does."""
-        connection = request.protocol
+        """Admit requests, and write every failure in the error shape of the request's protocol."""
+        connection = cast(Connection, request.protocol)
         connection.serving = True
         try:
             self._door.check(request.headers)
@@ -82,19 +84,19 @@ class _Surface:
             kind = "not_found_error" if error.status == 404 else "invalid_request_error"
             refusal = Refusal(error.status, f"{request.method} {request.path}: {error.reason}", type=kind)
         except ConnectionResetError:
-            # The client is gone; its call waits for a retry. The server finds out by itself and says nothing.
+            # The client is gone; its call waits for a retry. The server notices the reset itself, so nothing is sent.
             return web.Response(status=CLIENT_GONE)
         except Exception as error:  # the last boundary before the agent
             refusal = _failed(request, error)
         finally:
             connection.serving, connection.heard = False, 0
         dialect = self._anthropic if _is_anthropic(request) else self._openai
-        # The OpenAI and Anthropic clients obey x-should-retry; without it they repeat every 409 and 5xx.
+        # The OpenAI and Anthropic clients obey x-should-retry; without it they retry every 409 and 5xx.
         headers = {"x-should-retry": "true" if refusal.retry else "false"}
         return _json(dialect.error(refusal), refusal.status, headers)
 
     def turns(self, dialect: Dialect) -> Handler:
-        """The handler of one protocol's requests for turns."""
+        """Make the handler of one protocol's requests for turns."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             session = self._enter(request)
@@ -146,10 +148,10 @@ class _Surface:
             session.served.leave(size)
 
     async def _size(self, request: web.Request, session: Session) -> tuple[int, int]:
-        """Bytes to reserve for a request's body, and most that it may have.
+        """Return the bytes to reserve for a request's body, and its limit.
 
         Raises:
-            Refusal: 415 for anything but plain JSON, 400 for a body that the context cannot hold.
+            Refusal: 415 for anything but plain JSON, 400 for a body that exceeds the context.
         """
         check_kind(request)
         bounds, size = session.bounds, request.content_length
@@ -199,7 +201,7 @@ class _Surface:
     def _enter(self, request: web.Request) -> Session:
         ids = request.match_info
         key = presented_key(request.headers)
-        # Without a key a browser can be made to read; with one, or to send JSON, it would have to ask first.
+        # A browser can be made to read without a key; sending a key, or JSON, would need a preflight first.
         placeholder = bool(key) or request.method not in READING
         return self._sessions.enter(ids["rollout_id"], ids["attempt_id"], key, placeholder=placeholder)
 
@@ -207,7 +209,7 @@ class _Surface:
 async def _stream(
     request: web.Request, session: Session, call: Call, dialect: Dialect, exchange: Exchange
 ) -> web.StreamResponse:
-    """Events of a finished turn; comments keep the connection alive while it is sampled."""
+    """Send a finished turn as events; comments keep the connection alive while it is sampled."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     while not call.task.done():
         await asyncio.wait([call.task], timeout=KEEP_ALIVE_SECONDS)
@@ -218,7 +220,7 @@ async def _stream(
     try:
         answers = call.task.result()
         _still_wanted(session, call)
-    except Exception as error:  # `errors` words it, unless the stream has begun: then it ends with an event
+    except Exception as error:  # `errors` answers it, unless the stream has begun: then it ends with an error event
         if not response.prepared:
             raise
         await response.write(dialect.error_event(error if isinstance(error, Refusal) else _failed(request, error)))
@@ -233,12 +235,12 @@ async def _stream(
 
 
 def _failed(request: web.Request, error: Exception) -> Refusal:
-    """A 500 that the agent should not repeat; we get the traceback."""
+    """Log the traceback; return a 500 that the agent should not retry."""
     logger.error("a request to %r failed", request.path, exc_info=error)
     return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
 
 
-def _parsed(raw: bytes) -> Any:
+def _parsed(raw: bytes) -> object:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -246,15 +248,15 @@ def _parsed(raw: bytes) -> Any:
 
 
 def _still_wanted(session: Session, call: Call) -> None:
-    """Raises Refusal when the attempt was sealed while the turn was sampled: its agent must not go on."""
+    """Raise Refusal if the attempt was sealed while the turn was sampled: its agent must not continue."""
     if not call.wanted:
         raise sealed(session.spec.rollout_id, session.spec.attempt_id)
 
 
 def _is_anthropic(request: web.Request) -> bool:
-    """Whether the client speaks Anthropic's protocol, which its every request says."""
+    """Whether the client speaks Anthropic's protocol; it says so in every request."""
     return "anthropic-version" in request.headers or request.path.endswith(("/messages", "/messages/count_tokens"))
 
 
-def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+def _json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(body=json_bytes(body), status=status, content_type="application/json", headers=headers)

@@ -1,14 +1,15 @@
-"""The gateway in its own thread with its own event loop, so that a blocking agent cannot stall it."""
+"""The gateway: a server in its own thread with its own event loop, so that a blocking agent cannot stall it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -30,10 +31,12 @@ from slime_agl.gateway.turn.prompts import PromptMaker
 from slime_agl.gateway.turn.sampling import Sampler
 from slime_agl.loops import LoopThread
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayParts:
-    """What a gateway is made of. `policy`: whose sampling parameters count, 'trainer' or 'agent'."""
+    """Components of a gateway. policy: whose sampling parameters apply, 'trainer' or 'agent'."""
 
     engine: Engine
     renderer: Renderer
@@ -45,7 +48,7 @@ class GatewayParts:
 
 
 class Gateway:
-    """One gateway. `start` and `stop` may be called from any thread; the coroutines from any event loop."""
+    """One gateway. Call `start` and `stop` from any thread, the coroutines from any event loop."""
 
     def __init__(self, config: GatewayConfig, parts: GatewayParts) -> None:
         self._config, self._parts = config, parts
@@ -60,7 +63,7 @@ class Gateway:
         """Bind and serve.
 
         Raises:
-            ConfigError: the address is taken or not this machine's.
+            ConfigError: the address is taken, or belongs to another machine.
             EngineUnavailable: no engine answers.
         """
         self._loop = LoopThread("agl-gateway", _new_loop())
@@ -72,7 +75,7 @@ class Gateway:
             raise
 
     def stop(self) -> None:
-        """Seal what is open, close the engine client and the sockets. May be called again."""
+        """Seal open attempts, then close the engine client and the sockets. Idempotent."""
         if self._loop is None:
             return
         if self._loop.alive:
@@ -81,43 +84,50 @@ class Gateway:
         self._loop = None
 
     async def open(self, spec: SessionSpec) -> str:
-        """Let an attempt in; returns its key."""
-        return await self._call(lambda: _later(self._sessions.open(spec)))
+        """Admit an attempt; return its key."""
+        return await self._call(lambda sessions: _later(sessions.open(spec)))
 
     async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
-        """End an attempt and take its ledger; returns when nothing of it is in flight at the engine."""
-        return await self._call(lambda: self._sessions.seal(rollout_id, attempt_id))
+        """End an attempt and return its ledger, once none of its requests is in flight at the engine."""
+        return await self._call(lambda sessions: sessions.seal(rollout_id, attempt_id))
 
-    async def hold(self, lane: str) -> None:
-        """Let no turn of a lane be at the engine; returns when none is."""
-        await self._call(lambda: self._sessions.hold(lane))
+    async def park(self, lane: str) -> None:
+        """Park the turns of a lane: wait until none of them is at the engine, and let none start."""
+        await self._call(lambda sessions: sessions.park(lane))
 
-    async def release(self, lane: str) -> None:
-        """Let the turns of a lane go on from where they were held."""
-        await self._call(lambda: _later(self._sessions.release(lane)))
+    async def resume(self, lane: str) -> None:
+        """Resume the parked turns of a lane."""
+        await self._call(lambda sessions: _later(sessions.resume(lane)))
 
     async def weight_version(self) -> str:
-        """Version of the weights that the engine samples with now, '' when it does not say."""
-        return (await self._call(self._parts.engine.info)).weight_version
+        """Version of the engine's current weights, '' if not reported."""
+        return (await self._call(lambda _: self._parts.engine.info())).weight_version
 
     async def quiet(self) -> None:
-        """End whatever the engine still works on; returns when it is idle."""
-        await self._call(self._parts.engine.quiet)
+        """Abort all requests at the engine and wait until it is idle."""
+        await self._call(lambda _: self._parts.engine.quiet())
 
     async def counters(self) -> Counter[str]:
-        return await self._call(lambda: _later(Counter(self._sessions.counters)))
+        return await self._call(lambda sessions: _later(Counter(sessions.counters)))
 
     async def in_flight(self) -> int:
-        return await self._call(lambda: _later(self._sessions.in_flight))
+        return await self._call(lambda sessions: _later(sessions.in_flight))
 
-    async def _call(self, make: Callable[[], Awaitable[Any]]) -> Any:
-        return await asyncio.wrap_future(self._submit(make))
+    async def _call(self, make: Callable[[Sessions], Awaitable[T]]) -> T:
+        """Await make(sessions) on the gateway's loop."""
 
-    def _submit(self, make: Callable[[], Awaitable[Any]]) -> Any:
+        async def run() -> T:
+            if self._sessions is None:
+                raise SlimeAglError("the gateway is not running")
+            return await make(self._sessions)
+
+        return await asyncio.wrap_future(self._submit(run))
+
+    def _submit(self, make: Callable[[], Awaitable[T]]) -> Future[T]:
         if self._loop is None:
             raise SlimeAglError("the gateway is not running")
 
-        async def run() -> Any:
+        async def run() -> T:
             return await make()
 
         return self._loop.submit(run())
@@ -144,6 +154,7 @@ class Gateway:
         self._stack.push_async_callback(self._sessions.close)
         loop, counters = asyncio.get_running_loop(), self._sessions.counters
         server = self._server = runner.server
+        assert server is not None, "AppRunner.setup makes the server"
         try:
             listening = await loop.create_server(
                 partial(Connection, server, counters, loop), config.host, config.port, backlog=2048
@@ -161,17 +172,17 @@ class Gateway:
 
 
 def _keys_required(config: GatewayConfig) -> bool:
-    """Whether placeholders are refused: asked for, or other machines reach the gateway."""
+    """Whether placeholder keys are refused: if configured, or if other machines can reach the gateway."""
     public = urlsplit(config.public_url).hostname if config.public_url else None
     return config.auth == "required" or not all(is_loopback(host) for host in (config.host, public) if host)
 
 
-async def _later(value: Any) -> Any:
+async def _later(value: T) -> T:
     return value
 
 
 def _in_url(host: str) -> str:
-    """The host as agents on this machine reach it: an address that means 'all' is not one to connect to."""
+    """The host as agents on this machine reach it; a wildcard address is not one to connect to."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 

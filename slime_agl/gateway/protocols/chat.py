@@ -1,4 +1,4 @@
-"""OpenAI's chat completions protocol: what a request may say, and how an answer is written."""
+"""OpenAI's chat completions protocol: requests and answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slime_agl.gateway.protocols import fields
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import ANY_TOOL, Answer, TurnRequest
+from slime_agl.gateway.request import ANY_TOOL, TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import BEGUN_FIELDS, split_begun
 from slime_agl.trace.turn import LENGTH
@@ -21,7 +21,7 @@ DONE = b"data: [DONE]\n\n"
 MOST_ANSWERS = 128
 MOST_ALTERNATIVES = 20
 
-# Of vLLM's and SGLang's servers; they place, log or format, and the answer stays the same.
+# Fields of vLLM and SGLang servers for placement, logging or formatting, which do not affect the answer.
 ENGINE_BOOKKEEPING = {"rid", "session_id", "cache_salt", "priority", "skip_special_tokens"}
 FIELDS = fields.Table(
     honoured=frozenset(
@@ -59,12 +59,12 @@ FIELDS = fields.Table(
 
 
 class ChatCompletions:
-    """The dialect. model: the name used when a request gives none. token_bytes: the bytes of each id, for logprobs."""
+    """The chat dialect. model: default model name. token_bytes: bytes of each id, for logprobs."""
 
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
 
-    def read(self, body: Any, session: Session) -> ChatExchange:
+    def read(self, body: object, session: Session) -> ChatExchange:
         body = FIELDS.check(body)
         messages = fields.objects(body, "messages")
         if not messages:
@@ -76,12 +76,12 @@ class ChatCompletions:
         tools, forced = _tools(body)
         if forced and begun is not None:
             raise bad_field(
-                "tool_choice", f"tool_choice {body['tool_choice']!r} begins an answer, as the last message does"
+                "tool_choice", f"tool_choice {body['tool_choice']!r} starts the reply, as the last message already does"
             )
         options = fields.mapping(body, "stream_options")
         alternatives = fields.count(body, "top_logprobs", least=0, most=MOST_ALTERNATIVES)
         if alternatives is not None and not body.get("logprobs"):
-            raise bad_field("top_logprobs", "top_logprobs asks for alternatives of `logprobs`, so send logprobs: true")
+            raise bad_field("top_logprobs", "top_logprobs needs logprobs: true")
         request = TurnRequest(
             messages=messages,
             model=fields.model(body, self._model),
@@ -114,9 +114,9 @@ class ChatCompletions:
         return event(openai_error(refusal))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatExchange:
-    """One request. include_usage: in the last event of a stream. logprobs: of every sampled token."""
+    """A request. include_usage: in the last event of a stream. logprobs: of every sampled token."""
 
     request: TurnRequest
     token_bytes: TokenBytes
@@ -128,8 +128,8 @@ class ChatExchange:
     def turns(self) -> tuple[TurnRequest, ...]:
         return (self.request,)
 
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
-        """The body of a chat.completion."""
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
+        """The chat.completion object."""
         choices = []
         for number, answer in enumerate(answers):
             choice = {"index": number, "message": wire_message(answer.reply), "finish_reason": finish_reason(answer)}
@@ -137,13 +137,13 @@ class ChatExchange:
         head = self._head(answers, "chat.completion")
         return {**head, "choices": choices, "usage": usage_of(Usage.of(answers, self.request.n))}
 
-    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+    def events(self, answers: list[TurnAnswer]) -> Iterator[bytes]:
         """The chat.completion.chunk events."""
         for chunk in self._chunks(answers):
             yield event(chunk)
         yield DONE
 
-    def _chunks(self, answers: list[Answer]) -> Iterator[dict[str, Any]]:
+    def _chunks(self, answers: list[TurnAnswer]) -> Iterator[dict[str, Any]]:
         head = self._head(answers, "chat.completion.chunk")
         for number, answer in enumerate(answers):
             message = wire_message(answer.reply)
@@ -158,23 +158,23 @@ class ChatExchange:
         if self.include_usage:
             yield head | {"choices": [], "usage": usage_of(Usage.of(answers, self.request.n))}
 
-    def _head(self, answers: list[Answer], kind: str) -> dict[str, Any]:
+    def _head(self, answers: list[TurnAnswer], kind: str) -> dict[str, Any]:
         turn = answers[0].turn
         head = {"id": turn.turn_id, "object": kind, "created": int(turn.ended), "model": self.request.model}
         if answers[0].prompt_ids is not None:
             head["prompt_token_ids"] = answers[0].prompt_ids.tolist()
         return head
 
-    def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
+    def _logprobs(self, answer: TurnAnswer) -> dict[str, Any] | None:
         return {"content": chat_logprobs(answer.turn, self.token_bytes)} if self.logprobs else None
 
-    def _ids(self, answer: Answer) -> dict[str, Any]:
+    def _ids(self, answer: TurnAnswer) -> dict[str, Any]:
         return {"token_ids": answer.turn.output_ids().tolist()} if self.request.return_ids else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a call: shown, found in the engine's prefix cache, sampled, and sampled as reasoning if known."""
+    """Token counts of a call: prompt, prefix cache hits, output, and reasoning if known."""
 
     prompt: int
     cached: int
@@ -182,8 +182,8 @@ class Usage:
     reasoning: int
 
     @classmethod
-    def of(cls, answers: Sequence[Answer], n: int = 1) -> Usage:
-        """Add up a call's answers; each n of them share a prompt."""
+    def of(cls, answers: Sequence[TurnAnswer], n: int = 1) -> Usage:
+        """Add up a call's answers, of which each n share a prompt."""
         parts = [part for answer in answers for part in answer.turn.parts]
         firsts = [answer.turn.parts[0].cached_tokens for answer in answers[::n] if answer.turn.parts]
         return cls(
@@ -194,14 +194,14 @@ class Usage:
         )
 
 
-def finish_reason(answer: Answer) -> str:
+def finish_reason(answer: TurnAnswer) -> str:
     if answer.reply.tool_calls:
         return "tool_calls"
     return "length" if answer.turn.finish == LENGTH else "stop"
 
 
 def usage_of(usage: Usage) -> dict[str, Any]:
-    """OpenAI's usage object of the completions protocols."""
+    """OpenAI's usage object for the completions protocols."""
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.output,
@@ -212,10 +212,10 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 
 
 def forced_tool(choice: Any, name: Any, tools: list[dict[str, Any]] | None) -> str:
-    """TurnRequest.forced for a choice that is neither auto nor none; `name`: the tool it names, if it does.
+    """Read TurnRequest.forced from a choice other than auto or none. name: the tool it names, if any.
 
     Raises:
-        Refusal: there is no such tool, or the choice is of an unknown kind.
+        Refusal: the tool does not exist, or the choice is of an unknown kind.
     """
     names = [tool["function"]["name"] for tool in tools or ()]
     if choice in ("required", "any") and names:
@@ -242,7 +242,7 @@ def _is_call(call: Any) -> bool:
 
 
 def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str]:
-    """The tools that the template is to show, and TurnRequest.forced."""
+    """Read the tools for the template, and TurnRequest.forced."""
     given = fields.objects(body, "tools")
     tools = Tools(given) if given else None
     for at, tool in enumerate(tools or ()):

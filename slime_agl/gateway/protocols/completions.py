@@ -1,4 +1,4 @@
-"""OpenAI's legacy completions protocol, for agents that make their prompts themselves, of text or of token ids."""
+"""OpenAI's legacy completions protocol, for agents that render their own prompts as text or token ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slime_agl.gateway.protocols.chat import DONE, ENGINE_BOOKKEEPING, MOST_ANSW
 from slime_agl.gateway.protocols.logprobs import completion_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.trace.turn import LENGTH
 
@@ -25,22 +25,22 @@ FIELDS = fields.Table(
     ),
     ignored=fields.BOOKKEEPING | ENGINE_BOOKKEEPING,
     fixed={"logit_bias": ({},), "ignore_eos": (False,), "include_stop_str_in_output": (False,)},
-    refused={"suffix": "the trained model is asked to go on, not to fill a gap"},
+    refused={"suffix": "the trained model continues a text, it does not fill gaps"},
 )
 
 
 class Completions:
-    """The dialect. model: the name used when a request gives none. decode: ids to text."""
+    """The completions dialect. model: default model name. decode: ids to text."""
 
     def __init__(self, model: str, decode: Callable[[list[int]], str]) -> None:
         self._model, self._decode = model, decode
 
-    def read(self, body: Any, session: Session) -> CompletionExchange:
+    def read(self, body: object, session: Session) -> CompletionExchange:
         body = FIELDS.check(body)
         n = fields.count(body, "n", most=MOST_ANSWERS) or 1
         if (fields.count(body, "best_of") or n) != n:
             raise bad_field(
-                "best_of", f"best_of is {body['best_of']}, n is {n}; an answer that nobody sees cannot train"
+                "best_of", f"best_of is {body['best_of']}, n is {n}; an answer that is not returned cannot train"
             )
         logprobs = fields.count(body, "logprobs", least=0, most=MOST_ALTERNATIVES)
         if logprobs is not None and body.get("echo"):
@@ -82,9 +82,9 @@ class Completions:
         return event(openai_error(refusal))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionExchange:
-    """One request: a turn for each of its prompts."""
+    """A request: one turn per prompt."""
 
     turns: tuple[TurnRequest, ...]
     decode: Callable[[list[int]], str]
@@ -93,11 +93,11 @@ class CompletionExchange:
     logprobs: bool
     echo: bool
 
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
-        """The body of a text_completion; choices in the order of prompts, n for each."""
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
+        """The text_completion object; choices in the order of prompts, n per prompt."""
         return {**self._head(answers), "choices": self._choices(answers), "usage": self._usage(answers)}
 
-    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+    def events(self, answers: list[TurnAnswer]) -> Iterator[bytes]:
         head = self._head(answers)
         for choice in self._choices(answers):
             yield event(head | {"choices": [choice]})
@@ -105,10 +105,10 @@ class CompletionExchange:
             yield event(head | {"choices": [], "usage": self._usage(answers)})
         yield DONE
 
-    def _choices(self, answers: list[Answer]) -> list[dict[str, Any]]:
+    def _choices(self, answers: list[TurnAnswer]) -> list[dict[str, Any]]:
         return [self._choice(number, answer) for number, answer in enumerate(answers)]
 
-    def _choice(self, number: int, answer: Answer) -> dict[str, Any]:
+    def _choice(self, number: int, answer: TurnAnswer) -> dict[str, Any]:
         asked = self.turns[number // self.turns[0].n].messages[0]["content"] if self.echo else ""
         choice = {
             "index": number,
@@ -121,16 +121,16 @@ class CompletionExchange:
             choice["token_ids"] = answer.turn.output_ids().tolist()
         return choice
 
-    def _head(self, answers: list[Answer]) -> dict[str, Any]:
+    def _head(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         turn = answers[0].turn
         return {"id": turn.turn_id, "object": "text_completion", "created": int(turn.ended), "model": turn.model}
 
-    def _usage(self, answers: list[Answer]) -> dict[str, Any]:
+    def _usage(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         return usage_of(Usage.of(answers, self.turns[0].n))
 
 
 def _prompts(body: Mapping[str, Any]) -> list[str | tuple[int, ...]]:
-    """The prompts of a request: a text, a list of texts, a list of ids, or a list of lists of ids."""
+    """Read the prompts: a text, a list of texts, a list of ids, or a list of lists of ids."""
     prompt = body.get("prompt")
     if isinstance(prompt, str):
         return [prompt]

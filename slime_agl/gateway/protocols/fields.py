@@ -1,4 +1,4 @@
-"""Reading a request body field by field. What cannot be honoured is refused by name, before anything is sampled."""
+"""Read request bodies field by field. Fields that cannot be honoured are refused by name, before sampling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 from slime_agl.errors import closest
 from slime_agl.gateway.refusal import Refusal, bad_field
 
-# The agent's name for a sampling parameter, and SGLang's.
+# Sampling parameters: the protocol's name and SGLang's.
 SAMPLING = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -32,10 +32,10 @@ BOOKKEEPING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The fields of one protocol.
+    """The fields of a protocol.
 
-    honoured: they do what they say. ignored: they change nothing about the answer.
-    fixed: only these values are what happens here. refused: why a field cannot be honoured; false and empty lists pass.
+    honoured: take effect. ignored: do not affect the answer. fixed: accepted with these values only.
+    refused: why a field cannot be honoured; false and empty lists pass.
     """
 
     honoured: frozenset[str]
@@ -43,11 +43,11 @@ class Table:
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
-    def check(self, body: Any) -> dict[str, Any]:
-        """Return the body's fields that are not null.
+    def check(self, body: object) -> dict[str, Any]:
+        """Return the non-null fields of the body.
 
         Raises:
-            Refusal: 400 that names the field.
+            Refusal: 400, naming the field.
         """
         if not isinstance(body, dict):
             raise Refusal(400, f"the request body must be a JSON object, got {type(body).__name__}")
@@ -56,13 +56,13 @@ class Table:
             self._check(name, given[name])
         return given
 
-    def _check(self, name: str, value: Any) -> None:
+    def _check(self, name: str, value: object) -> None:
         if name in self.fixed:
             if not any(value is taken or value == taken for taken in self.fixed[name]):
                 taken = " or ".join(json.dumps(item) for item in self.fixed[name])
                 raise bad_field(name, f"{name} is {json.dumps(value)}; this endpoint honours {taken} only")
         elif name in self.refused:
-            if value or value == {}:  # an empty object asks for a feature with its defaults
+            if value or value == {}:  # an empty object requests a feature with its defaults
                 raise bad_field(name, f"{name} is not supported: {self.refused[name]}")
         else:
             known = self.honoured | self.ignored | self.fixed.keys()
@@ -70,7 +70,7 @@ class Table:
 
 
 def count(body: Mapping[str, Any], name: str, *, least: int = 1, most: int | None = None) -> int | None:
-    """A whole number, or None when absent."""
+    """An integer, None if absent."""
     value = body.get(name)
     if value is None:
         return None
@@ -81,7 +81,7 @@ def count(body: Mapping[str, Any], name: str, *, least: int = 1, most: int | Non
 
 
 def model(body: Mapping[str, Any], default: str) -> str:
-    """The name of the model; `default` when absent or empty."""
+    """The model name, `default` if absent or empty."""
     name = body.get("model") or default
     if not isinstance(name, str):
         raise bad_field("model", f"model must be a text, got {type(name).__name__}")
@@ -89,7 +89,7 @@ def model(body: Mapping[str, Any], default: str) -> str:
 
 
 def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """An object; empty when absent."""
+    """An object, empty if absent."""
     value = body.get(name)
     if value is None:
         return {}
@@ -99,7 +99,7 @@ def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A list of objects; empty when absent."""
+    """A list of objects, empty if absent."""
     value = body.get(name)
     if value is None:
         return []
@@ -109,7 +109,7 @@ def objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def stops(body: Mapping[str, Any], name: str = "stop") -> tuple[str, ...]:
-    """One stop string or several."""
+    """A stop string or a list of them."""
     stop = body.get(name) or ()
     stop = (stop,) if isinstance(stop, str) else stop
     if not isinstance(stop, list | tuple) or not all(isinstance(text, str) and text for text in stop):
@@ -117,7 +117,7 @@ def stops(body: Mapping[str, Any], name: str = "stop") -> tuple[str, ...]:
     return tuple(stop)
 
 
-def ids(value: Any, name: str) -> tuple[int, ...]:
+def ids(value: object, name: str) -> tuple[int, ...]:
     """A list of token ids."""
     if not isinstance(value, list) or not all(type(item) is int and 0 <= item <= LARGEST_ID for item in value):
         raise bad_field(name, f"{name} must be a list of token ids, whole numbers from 0 to {LARGEST_ID}")
@@ -125,7 +125,7 @@ def ids(value: Any, name: str) -> tuple[int, ...]:
 
 
 def sampling(body: Mapping[str, Any]) -> dict[str, float]:
-    """The sampling parameters in SGLang's names."""
+    """Sampling parameters in SGLang's names."""
     found = {}
     for name, engine_name in SAMPLING.items():
         value = body.get(name)
@@ -137,13 +137,13 @@ def sampling(body: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def template_kwargs(body: Mapping[str, Any], effort: Any = None) -> dict[str, Any]:
-    """Variables for the chat template: `chat_template_kwargs`, and the two that have fields of their own."""
+def template_kwargs(body: Mapping[str, Any], effort: object = None) -> dict[str, Any]:
+    """Chat template variables: `chat_template_kwargs`, and the two with fields of their own."""
     found = dict(mapping(body, "chat_template_kwargs"))
     try:
         orjson.dumps(found)
     except TypeError as error:
-        raise bad_field("chat_template_kwargs", f"chat_template_kwargs are nested too deep: {error}") from error
+        raise bad_field("chat_template_kwargs", f"chat_template_kwargs are nested too deeply: {error}") from error
     if body.get("enable_thinking") is not None:
         found.setdefault("enable_thinking", bool(body["enable_thinking"]))
     if effort is not None:
@@ -151,8 +151,8 @@ def template_kwargs(body: Mapping[str, Any], effort: Any = None) -> dict[str, An
     return found
 
 
-def constraint(wish: Any, name: str) -> dict[str, Any]:
-    """SGLang's parameter for structured output; `wish` is {type, json_schema: {schema}} or {type, schema}."""
+def constraint(wish: object, name: str) -> dict[str, Any]:
+    """SGLang's parameter for structured output. wish: {type, json_schema: {schema}} or {type, schema}."""
     kind = wish.get("type") if isinstance(wish, dict) else wish
     if kind in (None, "text"):
         return {}
@@ -175,5 +175,5 @@ def grammar(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def top_logprobs(number: int | None) -> dict[str, Any]:
-    """Fields of the engine request for `number` alternatives a token."""
+    """Engine request fields for `number` alternatives per token."""
     return {"top_logprobs_num": number} if number else {}

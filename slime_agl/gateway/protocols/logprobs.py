@@ -1,4 +1,4 @@
-"""Log probabilities of sampled tokens, and of what could have stood in their place, in each protocol's words."""
+"""Log probabilities of sampled tokens and their alternatives, in each protocol's shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TokenBytes = Callable[[list[int]], list[bytes]]
 
 
 def chat_logprobs(turn: Turn, token_bytes: TokenBytes) -> list[dict[str, Any]]:
-    """Entries of `logprobs.content`; the Responses protocol takes the same. A token may hold part of a character."""
+    """Entries of `logprobs.content`, also used by the Responses protocol. A token may be part of a character."""
     ids, alternatives = turn.output_ids().tolist(), list(_alternatives(turn))
     known = list({*ids, *(other for others in alternatives for _, other, *_ in others)})
     spelt = dict(zip(known, token_bytes(known), strict=True))
@@ -43,7 +43,7 @@ def _entry(raw: bytes, logprob: float) -> dict[str, Any]:
 
 
 def _alternatives(turn: Turn) -> Iterator[list[Any]]:
-    """SGLang's [logprob, id, text] triples for each sampled token; none where it was not asked."""
+    """SGLang's [logprob, id, text] triples per sampled token; empty if not requested."""
     for part in turn.parts:
         found = part.meta.get("output_top_logprobs") or ()
         for at in range(len(part.ids)):

@@ -1,4 +1,4 @@
-"""What a protocol is to the HTTP surface: it reads bodies, writes answers and words errors."""
+"""The interface of a protocol to the HTTP layer: read bodies, write answers and errors."""
 
 from __future__ import annotations
 
@@ -7,54 +7,59 @@ from typing import Any, Protocol
 
 from slime_agl.gateway.bodies import json_bytes
 from slime_agl.gateway.refusal import Refusal
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
 class Exchange(Protocol):
-    """One request, read. turns: what is to be sampled; their answers come back in this order, n for each."""
+    """A parsed request."""
 
-    turns: tuple[TurnRequest, ...]
-    stream: bool
-
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
-        """The answer as one body. Called again for a retry, it says the same."""
+    @property
+    def turns(self) -> tuple[TurnRequest, ...]:
+        """The turns to sample. Answers come back in this order, n per turn."""
         ...
 
-    def events(self, answers: list[Answer]) -> Iterable[bytes]:
-        """The answer as server-sent events, to the last."""
+    @property
+    def stream(self) -> bool: ...
+
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
+        """The answer as one body, the same again for a retry."""
+        ...
+
+    def events(self, answers: list[TurnAnswer]) -> Iterable[bytes]:
+        """The answer as server-sent events, including the final one."""
         ...
 
 
 class Dialect(Protocol):
-    """A protocol that agents speak."""
+    """A protocol that agents use."""
 
-    def read(self, body: Any, session: Session) -> Exchange:
-        """Check a request body.
+    def read(self, body: object, session: Session) -> Exchange:
+        """Parse and check a request body.
 
         Raises:
-            Refusal: 400, naming the field, before anything is sampled.
+            Refusal: 400, naming the field.
         """
         ...
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
-        """The body of an error."""
+        """The body of an error answer."""
         ...
 
     def error_event(self, refusal: Refusal) -> bytes:
-        """An error after a stream has begun."""
+        """The event for an error after the stream has begun."""
         ...
 
 
-def event(body: Any, name: str = "") -> bytes:
-    """One server-sent event."""
+def event(body: object, name: str = "") -> bytes:
+    """Encode a server-sent event."""
     head = b"event: " + name.encode() + b"\n" if name else b""
     return head + b"data: " + json_bytes(body) + b"\n\n"
 
 
 def openai_error(refusal: Refusal) -> dict[str, Any]:
-    """OpenAI's error object, the same in all of its protocols."""
+    """OpenAI's error object, shared by its protocols."""
     error = {"message": refusal.message, "type": refusal.type, "param": refusal.param, "code": refusal.code}
     return {"error": error}

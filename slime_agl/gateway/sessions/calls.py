@@ -1,25 +1,31 @@
-"""One request of an agent, from its arrival to its committed answer; and retries that join it."""
+"""An agent's request from arrival to committed answer, and the retries that join it.
+
+Clients retry on their own after timeouts. Sampling a retry again would put two trained answers to one request into the
+ledger, of which the agent uses one; so a retry joins its call. Equal requests without any sign of a retry are distinct
+calls, as in best-of-n.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from slime_agl.gateway.refusal import Refusal
-from slime_agl.gateway.request import Answer
+from slime_agl.gateway.request import TurnAnswer
 
 GRACE_SECONDS = 2.0
-REPLAYS_HELD = 64
+ENDED_KEPT = 64
 LONGEST_KEY = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a request says about being a repetition.
+    """The retry headers of a request.
 
-    key: its Idempotency-Key, '' for none. tries: how many times its client tried before.
+    key: its Idempotency-Key, '' if absent. tries: number of earlier tries by its client.
     """
 
     key: str = ""
@@ -27,7 +33,7 @@ class Mark:
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Mark:
-        """Read the headers of a request. Raises Refusal, 400, when the key is too long."""
+        """Read the headers of a request. Raises Refusal, 400, if the key is too long."""
         key = headers.get("Idempotency-Key", "")
         if len(key) > LONGEST_KEY:
             raise Refusal(400, f"Idempotency-Key has {len(key)} characters, at most {LONGEST_KEY} are taken")
@@ -41,29 +47,31 @@ FIRST_TRY = Mark()
 
 
 class Call:
-    """A request being served. The client may leave; a retry within the grace period takes its place.
+    """A request being served. Its client may leave; a retry within the grace period takes its place.
 
-    tries: retries that the latest request for it had behind it. refused: '' while its answer is wanted, then why not
-    ('abandoned', 'sealed').
+    serve: produces the answers; starts at once. tries: number of earlier tries named by the latest request for it.
+    refused: '' while its answer is wanted, then why not ('abandoned', 'sealed').
     """
 
     __slots__ = (
-        "_changed", "_timer", "_unwanted", "delivered", "digest", "key", "refused", "retried", "rids", "task", "tries",
-        "waiting",
-    )  # fmt: skip
+        *("_changed", "_timer", "_unwanted", "delivered", "digest", "key", "refused", "retried", "rids", "task"),
+        *("tries", "waiting"),
+    )
 
-    def __init__(self, digest: Hashable, mark: Mark = FIRST_TRY) -> None:
+    def __init__(
+        self, digest: Hashable, serve: Callable[[Call], Coroutine[Any, Any, list[TurnAnswer]]], mark: Mark = FIRST_TRY
+    ) -> None:
         self.digest, self.key, self.tries = digest, mark.key, mark.tries
-        self.task: asyncio.Task[list[Answer]] | None = None
         self.rids: set[str] = set()
         self.waiting = 0
         self.refused = ""
         self.delivered = False
         self.retried = False
         self._timer: asyncio.TimerHandle | None = None
-        # Made when somebody waits: hundreds of calls are held for a retry that never comes.
+        # Created on demand: hundreds of calls are kept for a retry that never comes.
         self._changed: asyncio.Event | None = None
         self._unwanted: asyncio.Event | None = None
+        self.task = asyncio.get_running_loop().create_task(serve(self))
 
     @property
     def wanted(self) -> bool:
@@ -71,7 +79,7 @@ class Call:
 
     @property
     def unwanted(self) -> asyncio.Event:
-        """Happens when nobody wants the answer any more."""
+        """Set once the answer is no longer wanted."""
         if self._unwanted is None:
             self._unwanted = asyncio.Event()
             if self.refused:
@@ -84,9 +92,9 @@ class Call:
 
     @property
     def repeatable(self) -> bool:
-        """Whether a retry may have this call's answer: it is wanted, and did not fail."""
-        done = self.task is not None and self.task.done()
-        return self.wanted and not (done and (self.task.cancelled() or self.task.exception() is not None))
+        """Whether a retry may receive this call's answer: it is wanted, and has not failed."""
+        failed = self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+        return self.wanted and not failed
 
     def arrive(self) -> None:
         self.waiting += 1
@@ -94,19 +102,19 @@ class Call:
         self._cancel_timer()
 
     def leave(self, give_up: Callable[[Call], None]) -> None:
-        """A client is gone before it had its answer. `give_up` runs when no retry came in time."""
+        """Record that a client left without its answer. `give_up` runs if no retry arrives in time."""
         self.waiting -= 1
         if self.waiting == 0 and not self.delivered and self.wanted:
             self._timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, give_up, self)
 
     async def claimed(self) -> None:
-        """Wait until a client is there to be answered, or none will come (then `refused` says why)."""
+        """Wait until a client can be answered, or none will come (then `refused` says why)."""
         while not self.waiting and self.wanted:
             self._changed = asyncio.Event()
             await self._changed.wait()
 
     def give_up(self, reason: str) -> None:
-        """Nobody wants the answer any more, because of `reason`. The first reason stands."""
+        """Mark the answer as unwanted. The first reason is kept."""
         self.refused = self.refused or reason
         if self._unwanted is not None:
             self._unwanted.set()
@@ -114,7 +122,7 @@ class Call:
         self._cancel_timer()
 
     def settle(self) -> None:
-        """The answer reached a client."""
+        """Record that the answer reached a client."""
         self.delivered = True
         self._cancel_timer()
 
@@ -128,10 +136,10 @@ class Call:
             self._timer = None
 
 
-class Calls:
-    """The calls of one attempt: those in flight, and the answers that a retry may ask for again.
+class CallTable:
+    """The calls of one attempt: those in flight, and ended ones whose answer a retry may request.
 
-    Calls with an Idempotency-Key are held as long as the attempt is open, others until REPLAYS_HELD more have ended.
+    Calls with an Idempotency-Key are kept while the attempt is open, others until ENDED_KEPT more have ended.
     """
 
     def __init__(self) -> None:
@@ -141,21 +149,21 @@ class Calls:
         self._same: dict[Hashable, list[Call]] = {}
 
     def __len__(self) -> int:
-        """Calls in flight."""
+        """Number of calls in flight."""
         return len(self._flying)
 
     def in_flight(self) -> list[Call]:
         return [call for call in self._flying.values() if not call.task.done()]
 
     def find(self, digest: Hashable, mark: Mark) -> Call | None:
-        """The call that this request repeats, or None when it is a call of its own.
+        """Find the call that this request repeats; None if it is a new call.
 
-        An Idempotency-Key decides alone. Without one, a request repeats a call with the same body whose client
-        vanished; one that was tried before also repeats a call whose client has not been seen to leave, or whose
-        answer went out, the latest first. As each try has its number, retries of equal calls go to a call each.
+        An Idempotency-Key alone decides if present. Otherwise a request repeats a call with the same body whose client
+        vanished. A request with earlier tries also repeats one whose client has not been seen to leave, or whose answer
+        was sent, latest first. Because tries are numbered, retries of several equal calls each find their own.
 
         Raises:
-            Refusal: 422, the key came with another request before.
+            Refusal: 422, the key was used with another request.
         """
         if mark.key:
             return self._keyed_call(digest, mark.key)
@@ -172,9 +180,11 @@ class Calls:
         earlier = [call for call in same if call.repeatable and call.tries < mark.tries]
         return max(reversed(earlier), key=lambda call: call.tries, default=None)
 
-    def start(self, digest: Hashable, mark: Mark, serve: Callable[[Call], Awaitable[list[Answer]]]) -> Call:
-        call = Call(digest, mark)
-        call.task = asyncio.ensure_future(serve(call))
+    def start(
+        self, digest: Hashable, mark: Mark, serve: Callable[[Call], Coroutine[Any, Any, list[TurnAnswer]]]
+    ) -> Call:
+        """Start serving a new call."""
+        call = Call(digest, serve, mark)
         self._flying[id(call)] = call
         if call.key:
             self._keyed[call.key] = call
@@ -190,25 +200,25 @@ class Calls:
         if call.digest != digest:
             raise Refusal(
                 422,
-                f"Idempotency-Key {key!r} came with another request of this attempt before; send a new key with a new "
+                f"Idempotency-Key {key!r} was used with another request of this attempt; send a new key with a new "
                 "request, and the same body with the same key",
                 type="idempotency_error",
                 code="idempotency_key_reused",
             )
         return call if call.repeatable else None
 
-    def _end(self, call: Call, task: asyncio.Task[list[Answer]]) -> None:
+    def _end(self, call: Call, task: asyncio.Task[list[TurnAnswer]]) -> None:
         if not task.cancelled():
-            task.exception()  # seen: when every client left, nobody awaits the task
+            task.exception()  # marks it as retrieved: nobody awaits the task once every client has left
         del self._flying[id(call)]
         if call.key:
             return
         self._ended.append(call)
-        for _ in range(len(self._ended) - REPLAYS_HELD):
+        for _ in range(len(self._ended) - ENDED_KEPT):
             self._forget(self._ended.popleft())
 
     def _forget(self, call: Call) -> None:
-        if call.orphaned and call.repeatable:  # its client is waiting, or may come back for it
+        if call.orphaned and call.repeatable:  # its client may still retry
             self._ended.append(call)
             return
         same = self._same[call.digest]

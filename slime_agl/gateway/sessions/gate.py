@@ -1,4 +1,4 @@
-"""Whether turns may be at the engine: open, or held until the trainer has done its part."""
+"""A gate before the engine, closed while turns are parked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slime_agl.gateway.sessions.calls import Call
 
 
 class Gate:
-    """Shared by sessions that are held together. Belongs to the gateway's event loop."""
+    """Shared by the sessions of a lane. Belongs to the gateway's event loop."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -23,7 +23,7 @@ class Gate:
         self._opened.set()
 
     async def passed(self, call: Call) -> None:
-        """Wait until the gate is open, or until nobody wants the call any more."""
+        """Wait until the gate opens or the call is no longer wanted."""
         while not self.is_open and call.wanted:
             waits = [asyncio.ensure_future(event.wait()) for event in (self._opened, call.unwanted)]
             try:

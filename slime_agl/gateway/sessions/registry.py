@@ -1,10 +1,10 @@
-"""All attempts of a gateway: opened before their agent runs, sealed when it ended."""
+"""All attempts of a gateway: opened before their agent starts, sealed after it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from slime_agl.engine.base import Engine
@@ -17,24 +17,25 @@ from slime_agl.gateway.sessions.calls import Call, Mark
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.sessions.session import SealedSession, Session, SessionSpec
 from slime_agl.gateway.turn.maker import TurnMaker
+from slime_agl.lru import LRU
 
 logger = logging.getLogger(__name__)
 
-TOMBSTONES_HELD = 50_000
+TOMBSTONES = 50_000
 ABORT_AGAIN_SECONDS = 1.0
 ABORTS_BEFORE_CANCEL = 30
-HOLD_AGAIN_SECONDS = 0.01
+PARK_AGAIN_SECONDS = 0.01
 
 Name = tuple[str, str]
 
 
 class Sessions:
-    """Registry of attempts. All methods run on the gateway's event loop."""
+    """Registry of attempts. Belongs to the gateway's event loop."""
 
     def __init__(self, maker: TurnMaker, engine: Engine, *, keys_required: bool) -> None:
         self._maker, self._engine, self._keys_required = maker, engine, keys_required
         self._open: dict[Name, Session] = {}
-        self._ended: OrderedDict[Name, None] = OrderedDict()
+        self._ended: LRU[Name, None] = LRU(TOMBSTONES)
         self._aborting: set[asyncio.Future[None]] = set()
         self._gates: dict[str, Gate] = {}
         self._bounds: dict[int | None, Bounds] = {}
@@ -45,11 +46,11 @@ class Sessions:
 
     @property
     def in_flight(self) -> int:
-        """Calls that are being served, over all attempts."""
+        """Number of calls in flight, over all attempts."""
         return sum(len(session.calls) for session in self._open.values())
 
     def open(self, spec: SessionSpec) -> str:
-        """Let an attempt in; returns its key. Raises SlimeAglError when it is open already."""
+        """Admit an attempt; return its key. Raises SlimeAglError if it was opened before."""
         name = (spec.rollout_id, spec.attempt_id)
         if name in self._open or name in self._ended:
             raise SlimeAglError(f"attempt {spec.attempt_id} of rollout {spec.rollout_id} was opened before")
@@ -60,10 +61,10 @@ class Sessions:
         return session.key
 
     def enter(self, rollout_id: str, attempt_id: str, key: str, *, placeholder: bool = True) -> Session:
-        """The session a request belongs to. placeholder: unless keys are required, none of ours is as good as the key.
+        """Return the session of a request. placeholder: accept any key we did not mint, unless keys are required.
 
         Raises:
-            Refusal: 404 for an attempt never opened, 409 for one that ended, 401 for a key of another.
+            Refusal: 404 for an unknown attempt, 409 for one that ended, 401 for the key of another.
         """
         session = self._open.get((rollout_id, attempt_id))
         if session is None:
@@ -78,10 +79,10 @@ class Sessions:
         return session
 
     def call(self, session: Session, requests: Sequence[TurnRequest], digest: Hashable, mark: Mark) -> Call:
-        """Start serving the requests of a call, or join the call that they repeat. The caller is counted as waiting.
+        """Start serving the requests of a call, or join the call that they repeat. Counts the caller as waiting.
 
         Raises:
-            Refusal: 422, see `Calls.find`.
+            Refusal: 422, see `CallTable.find`.
         """
         call = session.calls.find(digest, mark)
         if call is not None:
@@ -93,33 +94,33 @@ class Sessions:
         return call
 
     async def shows_images(self, session: Session) -> bool:
-        """Whether the model is shown images; loads what that takes, for a request of this session."""
+        """Whether the model accepts images; loads the image processor on first use."""
         return await self._maker.shows_images(session)
 
     async def count(self, session: Session, request: TurnRequest) -> int:
-        """Tokens that the engine would be shown for a request; nothing is sampled. Raises Refusal."""
+        """Count the prompt tokens of a request without sampling. Raises Refusal."""
         return await self._maker.count(session, request)
 
     def give_up(self, call: Call) -> None:
-        """No client wants this call any more: its engine requests are aborted, what they sampled is kept untrained."""
+        """Abandon a call that no client waits for: abort its engine requests, keep their tokens untrained."""
         call.give_up("abandoned")
         for rid in tuple(call.rids):
             task = asyncio.ensure_future(self._engine.abort(rid))
             self._aborting.add(task)
             task.add_done_callback(self._aborting.discard)
 
-    async def hold(self, lane: str) -> None:
-        """Let no turn of a lane be at the engine; returns when none is.
+    async def park(self, lane: str) -> None:
+        """Park the turns of a lane: abort those at the engine, let none start, and wait until none is left.
 
-        What a turn in flight had sampled is kept, its client goes on waiting; turns that come later wait too.
+        Parked turns keep their partial output and their waiting clients; later turns wait too.
         """
         self._gate(lane).close()
         while rids := [rid for call in self._in_flight(lane) for rid in call.rids]:
             await asyncio.gather(*(self._engine.abort(rid) for rid in rids))
-            await asyncio.sleep(HOLD_AGAIN_SECONDS)
+            await asyncio.sleep(PARK_AGAIN_SECONDS)
 
-    def release(self, lane: str) -> None:
-        """Let the turns of a lane go on from where they were held."""
+    def resume(self, lane: str) -> None:
+        """Resume the parked turns of a lane."""
         self._gate(lane).open()
 
     def _gate(self, lane: str) -> Gate:
@@ -130,10 +131,10 @@ class Sessions:
         return [call for session in sessions for call in session.calls.in_flight()]
 
     async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
-        """End an attempt: refuse new requests, abort those in flight, wait until the engine is done with them.
+        """End an attempt: refuse new requests, abort those in flight, and wait until the engine is done with them.
 
         Raises:
-            SlimeAglError: the attempt was never opened, or sealed before.
+            SlimeAglError: the attempt was never opened, or is already sealed.
         """
         name = (rollout_id, attempt_id)
         session = self._open.get(name)
@@ -145,8 +146,6 @@ class Sessions:
         finally:
             del self._open[name]
             self._ended[name] = None
-            if len(self._ended) > TOMBSTONES_HELD:
-                self._ended.popitem(last=False)
         self.counters.update(session.counters)
         return session.leave()
 
@@ -161,15 +160,19 @@ class Sessions:
             await asyncio.gather(*(self._engine.abort(rid) for rid in rids))
             await asyncio.wait(tasks, timeout=ABORT_AGAIN_SECONDS)
         tasks = [call.task for call in session.calls.in_flight()]
-        logger.warning("%s: %d calls did not end after %d aborts, dropping their connections",
-                       session.ledger, len(tasks), ABORTS_BEFORE_CANCEL)  # fmt: skip
+        logger.warning(
+            "%s: %d calls did not end after %d aborts, dropping their connections",
+            session.ledger,
+            len(tasks),
+            ABORTS_BEFORE_CANCEL,
+        )
         session.count("dropped_calls", len(tasks))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Seal whatever is open."""
+        """Seal all open attempts."""
         for name in list(self._open):
             if not self._open[name].sealed:
                 await self.seal(*name)

@@ -1,14 +1,13 @@
-"""One attempt as the gateway holds it: its ledger, its conversation, its calls, and whether it is sealed."""
+"""The gateway's state of one attempt: ledger, conversation, calls, and whether it is sealed."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 from array import array
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
@@ -16,96 +15,97 @@ from slime_agl.errors import EngineError, InvariantError
 from slime_agl.gateway.bodies import Bounds, Served
 from slime_agl.gateway.protocols.responses.stored import StoredResponses
 from slime_agl.gateway.refusal import Refusal
-from slime_agl.gateway.sessions.calls import Calls
+from slime_agl.gateway.request import Message
+from slime_agl.gateway.sessions.calls import CallTable
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.turn.conversation import Conversation, Node
 from slime_agl.gateway.turn.own_prompts import OwnPrompts
 from slime_agl.trace.ledger import Ledger
 
-TEXTS_HELD = 4
+TEXTS_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
 class IdText:
-    """A sequence of token ids. text: comma-separated decimals without brackets. length: how many they are."""
+    """A sequence of token ids. text: comma-separated decimals without brackets. length: number of ids."""
 
     text: bytes = b""
     length: int = 0
 
     def extended(self, ids: array) -> IdText:
-        """This sequence and `ids`. Only `ids` are written."""
+        """Append `ids`. Serialises only these, so that a growing prompt is written once."""
         if not ids:
             return self
         added = orjson.dumps(ids.tolist())[1:-1]
         return IdText(b",".join((self.text, added)) if self.text else added, self.length + len(ids))
 
 
-class HeldTexts:
-    """The sequences of an attempt's turns (prompt and output) as text.
+class IdTexts:
+    """Ids of an attempt's turns (prompt and output) as text, ready for the engine.
 
-    Texts are held for the ends of the latest chains; a turn on the way to such an end is a part of its text,
-    and one elsewhere is written anew.
+    Keeps the text of the latest leaves only. A turn on the path to such a leaf is a prefix of its text; any other is
+    serialised again.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._texts: OrderedDict[int, bytes] = OrderedDict()
+        self._texts: dict[int, bytes] = {}
         self._ends = array("q")
 
     def of(self, index: int | None) -> IdText:
-        """The exact ids of turn `index`; no ids for None."""
+        """The exact ids of turn `index`; empty for None."""
         if index is None:
             return IdText()
         found = self._texts.get(index) or self._part(index)
         return (
-            IdText().extended(self._ledger.held(index)) if found is None else IdText(found, self._ledger.length(index))
+            IdText().extended(self._ledger.ids(index)) if found is None else IdText(found, self._ledger.length(index))
         )
 
     def keep(self, index: int, ids: IdText) -> None:
-        """Hold the ids of turn `index`, the one committed last."""
+        """Keep the ids of turn `index`, the one committed last, in place of its parent's."""
         self._ends.append(len(ids.text))
         parent = self._ledger.turns[index].parent
         if parent is not None:
             self._texts.pop(parent, None)
         self._texts[index] = ids.text
-        if len(self._texts) > TEXTS_HELD:
-            self._texts.popitem(last=False)
+        if len(self._texts) > TEXTS_KEPT:
+            del self._texts[next(iter(self._texts))]
 
     def _part(self, index: int) -> bytes | None:
-        """The text of a turn as the beginning of a later one's."""
+        """The text of a turn as a prefix of a later one's."""
         for leaf, text in self._texts.items():
             if leaf > index and any(turn.index == index for turn in self._ledger.path(leaf)):
                 return text[: self._ends[index]]
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """What an attempt may do, decided before its agent runs.
+    """An attempt's identity and limits, fixed before its agent starts.
 
-    session_key: pins the attempt's turns to one engine. sampling: SGLang parameters of the trainer.
-    response_limit: most tokens of one turn, None for what the context leaves.
-    context_limit: most tokens of a segment, None for the engine's own.
-    experts_width: routed experts of one token when they are to be replayed, else None.
-    lane: sessions of one lane are held and released together.
+    session_key: pins the attempt's turns to one engine. sampling: the trainer's parameters, in SGLang's names.
+    response_limit: token limit per turn, None for the rest of the context.
+    context_limit: token limit per segment, None for the engine's own.
+    experts_width: routed experts per token if they are replayed, else None.
+    lane: sessions of one lane are parked and resumed together.
     """
 
     rollout_id: str
     attempt_id: str
     session_key: str
-    sampling: Mapping[str, Any]
+    sampling: Mapping[str, object]
     response_limit: int | None
     context_limit: int | None = None
     experts_width: int | None = None
     lane: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSession:
-    """What a sealed attempt leaves. `engine_errors`: messages of engine failures its agent was told of."""
+    """Results of a sealed attempt. engine_errors: messages of engine failures that its agent received."""
 
     ledger: Ledger
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     final_text: str
     counters: Counter[str]
     engine_errors: tuple[str, ...]
@@ -113,7 +113,7 @@ class SealedSession:
 
 
 class Session:
-    """Owner of one attempt's state, which only its methods change. Lives on the gateway's event loop."""
+    """Owner of one attempt's state, changed only by its methods. Belongs to the gateway's event loop."""
 
     def __init__(self, spec: SessionSpec, key: str, gate: Gate, bounds: Bounds) -> None:
         self.spec = spec
@@ -125,20 +125,20 @@ class Session:
         self.conversation = Conversation()
         self.own_prompts = OwnPrompts()
         self.stored = StoredResponses()
-        self.calls = Calls()
+        self.calls = CallTable()
         self.counters: Counter[str] = Counter()
         self.engine_errors: list[str] = []
         self.broken: InvariantError | None = None
         self.sealed = False
-        self.texts = HeldTexts(self.ledger)
+        self.texts = IdTexts(self.ledger)
         self.last: Node | None = None
         self.last_text = ""
-        # Ids of requests and answers hold it: two attempts never use the same.
+        # Part of every request and answer id, so that two attempts never share one.
         self.nonce = secrets.token_hex(6)
         self._asked = itertools.count()
 
     def request_id(self) -> str:
-        """A new id for an engine request; none is the beginning of another."""
+        """Make an id for an engine request; none is a prefix of another, because aborts match by prefix."""
         return f"{self.spec.attempt_id}-{self.nonce}-{next(self._asked):06d}"
 
     def count(self, name: str, by: int = 1) -> None:
@@ -146,24 +146,30 @@ class Session:
         self.counters[name] += by
 
     def answered(self, text: str, node: Node | None) -> None:
-        """Take note of the latest answer. node: its place in the conversation, None for a prompt of the agent's own."""
+        """Record the latest answer. node: its place in the conversation, None for a prompt the agent rendered itself."""
         self.last, self.last_text = node, text
 
     def failed(self, error: EngineError) -> None:
-        """Take note of an engine failure that the agent is told of."""
+        """Record an engine failure that is reported to the agent."""
         self.engine_errors.append(str(error))
 
     def broke(self, error: InvariantError) -> None:
-        """Take note of a broken invariant; the first one stands."""
+        """Record a broken invariant; the first one is kept."""
         self.broken = self.broken or error
 
     def overflowed(self, refusal: Refusal) -> Refusal:
-        """Count a request that the context cannot hold; returns its refusal."""
+        """Count a request that exceeds the context; return its refusal."""
         self.counters["context_overflow"] += 1
         return refusal
 
     def leave(self) -> SealedSession:
-        messages = self.last.shown() if self.last is not None else []
+        """The results, once the attempt is sealed."""
+        messages = self.last.prompt_messages() if self.last is not None else []
         return SealedSession(
-            self.ledger, messages, self.last_text, self.counters, tuple(self.engine_errors), self.broken
+            ledger=self.ledger,
+            messages=messages,
+            final_text=self.last_text,
+            counters=self.counters,
+            engine_errors=tuple(self.engine_errors),
+            broken=self.broken,
         )

@@ -1,16 +1,16 @@
-"""Answers whose beginning is written for the model: by the agent in its last message, or by us for a forced call."""
+"""Replies whose start is given: by the agent's last message (assistant prefill), or by us for a forced tool call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.opening import call_opening
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import TemplateError
 from slime_agl.gateway.refusal import bad_field
-from slime_agl.gateway.request import ANY_TOOL, TurnRequest
+from slime_agl.gateway.request import ANY_TOOL, Message, TurnRequest
 from slime_agl.gateway.turn.long_texts import LongTexts
 from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.trace.turn import token_array
@@ -18,17 +18,16 @@ from slime_agl.trace.turn import token_array
 if TYPE_CHECKING:
     from slime_agl.gateway.sessions.session import Session
 
-Message = dict[str, Any]
 BEGUN_FIELDS = frozenset({"continue_final_message", "add_generation_prompt"})
 
 
-def split_begun(body: Mapping[str, Any], messages: list[Message]) -> tuple[list[Message], str | None]:
-    """The messages before the one that `continue_final_message` asks to go on with, and its text; None without the flag.
+def split_begun(body: Mapping[str, object], messages: list[Message]) -> tuple[list[Message], str | None]:
+    """Split off the final message if `continue_final_message` is set: return the others and its text, else None.
 
-    A last assistant message is finished unless the flag is set, as in vLLM and SGLang.
+    Without the flag a final assistant message is complete, as in vLLM and SGLang.
 
     Raises:
-        Refusal: the flags contradict each other, or the last message cannot be gone on with.
+        Refusal: the flags contradict each other, or the final message cannot be continued.
     """
     wanted, opens = body.get("continue_final_message"), body.get("add_generation_prompt")
     for name, value in (("continue_final_message", wanted), ("add_generation_prompt", opens)):
@@ -38,11 +37,11 @@ def split_begun(body: Mapping[str, Any], messages: list[Message]) -> tuple[list[
         if opens is False:
             raise bad_field(
                 "add_generation_prompt",
-                "without a generation prompt the model only goes on with a message; set continue_final_message as well",
+                "without a generation prompt the model can only continue a message; set continue_final_message as well",
             )
         return messages, None
     if opens:
-        raise bad_field("add_generation_prompt", "a final message cannot be gone on with after a generation prompt")
+        raise bad_field("add_generation_prompt", "a final message cannot be continued after a generation prompt")
     text = begun_text(messages)
     if text is None:
         raise bad_field(
@@ -52,7 +51,7 @@ def split_begun(body: Mapping[str, Any], messages: list[Message]) -> tuple[list[
 
 
 def begun_text(messages: list[Message]) -> str | None:
-    """The text of a last assistant message that only says something; None when there is none."""
+    """Return the text of a final assistant message without tool calls; None if there is none."""
     last = messages[-1] if messages else {}
     content = last.get("content")
     if last.get("role") != "assistant" or last.get("tool_calls"):
@@ -63,9 +62,9 @@ def begun_text(messages: list[Message]) -> str | None:
 
 
 async def resumed(session: Session, request: TurnRequest, long: LongTexts) -> Prompt | None:
-    """The prompt that goes on with a turn of ours: its ids as sampled, and the ids of what the agent wrote after.
+    """Make the prompt that continues an unfinished turn: its ids as sampled, plus the ids of text the agent appended.
 
-    None when no turn of the session begins the answer. Raises Refusal, see `LongTexts.run`.
+    None if no turn of the session starts the reply. Raises Refusal, see `LongTexts.run`.
     """
     begun = request.begun or ""
     node = session.conversation.unfinished(request.messages, request.tools, request.template_kwargs, begun)
@@ -83,10 +82,10 @@ async def resumed(session: Session, request: TurnRequest, long: LongTexts) -> Pr
 
 
 def forced(prompt: Prompt, request: TurnRequest, renderer: Renderer) -> Prompt:
-    """The prompt with the beginning of a call that must be made.
+    """Append the opening of a forced tool call to a prompt.
 
     Raises:
-        Refusal: 400, the template does not show how a call begins.
+        Refusal: 400, the template does not reveal how a call begins.
     """
     name = None if request.forced == ANY_TOOL else request.forced
     try:

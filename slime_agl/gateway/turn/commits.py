@@ -1,4 +1,8 @@
-"""The last station of a turn. Sampled parts in, answers out; nothing else writes ledger, conversation or held texts."""
+"""Last stage of a turn: sampled parts in, answers out. The only writer of ledger, conversation and id texts.
+
+A turn is committed before its answer is sent: a turn the agent has seen but the ledger has not could never train, and
+the agent's next request would not find it.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +17,39 @@ from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import EngineError, EngineRejected
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.conversation import Node
 from slime_agl.gateway.turn.own_prompts import TextNode
 from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.sampling import Draft
+from slime_agl.lru import LRU
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import LENGTH, STOP, Turn
 
 THINK = "<think>"
-OPENINGS_HELD = 1024
+OPENINGS = 1024
 
 
 class TurnSink(Protocol):
-    """Is told of every committed turn, on the gateway's thread, before the agent sees the answer. Must be quick."""
+    """Receives every committed turn, on the gateway's thread, before the agent sees the answer. Must not block."""
 
     def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None: ...
 
 
 class Committer:
-    """Commits what was sampled, for any session."""
+    """Commits drafts of any session."""
 
     def __init__(self, renderer: Renderer, parser: ReplyParser, sink: TurnSink) -> None:
         self._renderer, self._parser, self._sink = renderer, parser, sink
-        self._openings: dict[bytes, bool] = {}
+        self._openings: LRU[bytes, bool] = LRU(OPENINGS)
 
     def commit_turns(
         self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft], untrained: str
-    ) -> list[Answer]:
-        """Commit drafts, each a turn. untrained: why they must not be trained, '' when they may be.
+    ) -> list[TurnAnswer]:
+        """Commit each draft as a turn. untrained: why they must not train, '' if they may.
 
-        What was sampled before a turn began anew is kept first; nobody was shown it, and it does not train.
+        Restarted attempts at a turn come first. Nobody saw their tokens, so they do not train.
         """
         for gone in [gone for draft in drafts for gone in draft.dropped]:
             self._commit(session, request, prompt, gone, "restarted")
@@ -53,7 +58,7 @@ class Committer:
     def commit_failed(
         self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft], error: EngineError
     ) -> Refusal:
-        """Commit what the engine had sampled when it failed, which does not train; returns what the agent is told."""
+        """Commit the partial output of a failed request as untrained; return the refusal for the agent."""
         session.failed(error)
         for gone in [gone for draft in drafts for gone in draft.dropped]:
             self._commit(session, request, prompt, gone, "restarted")
@@ -69,11 +74,13 @@ class Committer:
         return refusal
 
     def refuse(self, session: Session, refusal: Refusal) -> None:
-        """Take note of the turn after which a sequence had no room for a prompt."""
+        """Record the turn after which the sequence had no room for a prompt."""
         if refusal.after is not None:
             session.ledger.full.add(refusal.after)
 
-    def _commit(self, session: Session, request: TurnRequest, prompt: Prompt, draft: Draft, untrained: str) -> Answer:
+    def _commit(
+        self, session: Session, request: TurnRequest, prompt: Prompt, draft: Draft, untrained: str
+    ) -> TurnAnswer:
         ledger = session.ledger
         turn = Turn(
             index=len(ledger.turns),
@@ -97,14 +104,12 @@ class Committer:
         if not untrained:
             self._remember(session, turn, request, prompt, reply)
         self._sink.turn_committed(session.spec.rollout_id, session.spec.attempt_id, turn, ledger)
-        shown = ledger.shown(turn.index) if request.return_ids else None
+        prompt_ids = ledger.prompt_ids(turn.index) if request.return_ids else None
         answered = _without_begun(reply, request.begun) if request.begun else reply
-        return Answer(turn, answered, ledger.length(turn.index) - turn.output_length, shown)
+        return TurnAnswer(turn, answered, ledger.length(turn.index) - turn.output_length, prompt_ids)
 
-    def _remember(
-        self, session: Session, turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply
-    ) -> None:  # fmt: skip
-        """Let later requests find this turn by what they begin with."""
+    def _remember(self, session: Session, turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> None:
+        """Index this turn, so that later requests can continue it."""
         node = None
         if request.prompt is None:
             node = _node(turn, request, prompt, reply)
@@ -113,7 +118,7 @@ class Committer:
             whole = self._renderer.decode(list(turn.output_ids()))
             parent = prompt.start.node
             added = request.prompt[prompt.start.rest if parent else 0 :]
-            session.own_prompts.add(TextNode(turn.index, added, reply.text, whole), parent)
+            session.own_prompts.add(TextNode(index=turn.index, added=added, answered=reply.text, whole=whole), parent)
         session.answered(reply.text, node)
         if reply.ill_formed:
             session.count("ill_formed_replies")
@@ -121,7 +126,7 @@ class Committer:
             session.count("constrained_turns")
 
     def _text_reply(self, turn: Turn) -> Reply:
-        """What a turn says that no template shaped: its text, without what ended it."""
+        """Text of a turn without a chat template, minus its stop token."""
         ids = list(turn.output_ids())
         ended = turn.finish == STOP and bool(ids) and ids[-1] in self._renderer.stop_ids | {turn.matched}
         return Reply(self._renderer.decode(ids[:-1] if ended else ids), "", ())
@@ -135,7 +140,7 @@ class Committer:
             tools=request.tools,
             prompt_opens_think=self._opens_think(prompt.new_ids[-8:]),
             begun=prompt.begun,
-            # Nine letters, because templates of the Mistral kind take no other length.
+            # Nine characters, because Mistral's templates reject any other length.
             mint=lambda number: f"c{turn.index:06d}{number:02d}",
         )
         if request.one_call and len(reply.tool_calls) > 1:
@@ -143,46 +148,45 @@ class Committer:
         return reply
 
     def _opens_think(self, end: array) -> bool:
-        """Whether a prompt that ends with these ids has opened `<think>`."""
+        """Whether a prompt that ends with these ids opens `<think>`."""
         key = end.tobytes()
-        if key not in self._openings:
-            if len(self._openings) >= OPENINGS_HELD:
-                self._openings.clear()
-            self._openings[key] = self._renderer.decode(list(end)).rstrip().endswith(THINK)
-        return self._openings[key]
+        opens = self._openings.get(key)
+        if opens is None:
+            opens = self._openings[key] = self._renderer.decode(list(end)).rstrip().endswith(THINK)
+        return opens
 
 
 def _node(turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Node:
     last = next((part.ids[-1] for part in reversed(turn.parts) if len(part.ids)), None)
     unfinished = turn.finish == LENGTH and not (reply.tool_calls or reply.ill_formed) and bool(reply.text)
     return Node(
-        turn.index,
-        prompt.node,
-        prompt.added,
-        reply,
-        prompt.tools,
-        request.template_kwargs,
-        last,
-        unfinished,
-        turn.turn_id,
+        index=turn.index,
+        parent=prompt.node,
+        added=prompt.added,
+        reply=reply,
+        tools=prompt.tools,
+        kwargs=request.template_kwargs,
+        last_id=last,
+        unfinished=unfinished,
+        turn_id=turn.turn_id,
     )
 
 
 def _branch(ledger: Ledger, parent: int | None) -> str:
-    """Why a turn is not the plain continuation of its parent, as things stand at its commit."""
+    """Say why a turn forks, judged at its commit: a sibling may have been committed since its prompt was made."""
     if all(ledger.turns[index].untrained for index in ledger.children(parent)):
         return ""
     return "new_conversation" if parent is None else "branch"
 
 
 def _without_stop(matched: str, reply: Reply) -> Reply:
-    """The reply as agents get it: the stop string that ended the turn was sampled, and is left out."""
+    """Cut the sampled stop string off the reply; agents do not expect to see it."""
     if matched not in reply.text:
         return reply
     return replace(reply, text=reply.text[: reply.text.rindex(matched)], stopped_by=matched)
 
 
 def _without_begun(reply: Reply, begun: str) -> Reply:
-    """What an agent is answered: it has the beginning already."""
+    """Cut off the start of the reply that the agent wrote itself."""
     start = next((start for start in (begun, begun.strip()) if reply.text.startswith(start)), "")
     return replace(reply, text=reply.text[len(start) :]) if start else reply

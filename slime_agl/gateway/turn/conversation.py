@@ -1,4 +1,8 @@
-"""Which turn does a request continue? The turn tree seen as messages."""
+"""The turn tree as messages, to find the turn that a request continues.
+
+Clients do not echo replies byte for byte: SDKs reorder JSON, drop reasoning and normalise whitespace. Matching is
+therefore by meaning. A false match would train on a history the agent never sent; a miss only costs a new segment.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,16 @@ from typing import Any
 
 from slime_agl.chat.template.messages import Reply, normalise, reply_message, same_message, same_reply, wire_message
 from slime_agl.chat.template.tools import Tools
+from slime_agl.gateway.request import Message
 from slime_agl.gateway.turn.siblings import continued
 
-Message = dict[str, Any]
 
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Node:
     """A committed turn: the messages added since its parent, as the agent sent them, and its reply.
 
-    unfinished: the length limit cut the turn within its text, so that more of it can be sampled.
-    echo: the reply as the agent last sent it back, when it did so in other words than ours. turn_id: the answer's id.
+    unfinished: the length limit cut the turn within its text, so that it can be resumed.
+    echo: the reply as the agent last sent it back, if it differs from ours. turn_id: the answer's id.
     """
 
     index: int
@@ -26,7 +29,7 @@ class Node:
     added: tuple[Message, ...]
     reply: Reply
     tools: Tools | None
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, object]
     last_id: int | None
     unfinished: bool = False
     turn_id: str = ""
@@ -34,7 +37,7 @@ class Node:
     echo: Message | None = None
 
     def path(self) -> list[Node]:
-        """The turns from the conversation's first to this one."""
+        """The turns from the root to this one."""
         chain: list[Node] = []
         at: Node | None = self
         while at is not None:
@@ -43,7 +46,7 @@ class Node:
         chain.reverse()
         return chain
 
-    def shown(self) -> list[Message]:
+    def prompt_messages(self) -> list[Message]:
         """The messages of the turn's prompt, as the agent sent them."""
         messages: list[Message] = []
         for node in self.path():
@@ -54,7 +57,7 @@ class Node:
 
 
 class Context(Sequence[Message]):
-    """Normalised messages a turn was shown, with the reasoning of earlier turns. Made when more than the first is asked."""
+    """Normalised messages of a turn's prompt, with earlier reasoning. Built lazily: most templates need the first only."""
 
     def __init__(self, node: Node) -> None:
         self._path = node.path()
@@ -81,9 +84,9 @@ class Context(Sequence[Message]):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """node: the turn continued, None for a new root. new: the messages that come after it.
+    """node: the turn to continue, None for a new root. new: the messages after it.
 
-    fork: '' when the turn simply goes on (or is the first), else why not.
+    fork: why the request does not simply continue a turn; '' if it does, or is the first.
     """
 
     node: Node | None
@@ -92,7 +95,7 @@ class Match:
 
 
 class Conversation:
-    """All turns of an attempt, found again by what the agent echoes."""
+    """All turns of an attempt, looked up by the replies that the agent echoes."""
 
     def __init__(self) -> None:
         self.roots: list[Node] = []
@@ -103,8 +106,8 @@ class Conversation:
         for call in node.reply.tool_calls:
             self._by_call[call.id] = node
 
-    def match(self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, Any]) -> Match:
-        """Find the deepest turn of which `messages` is a continuation, under the same tools and template variables."""
+    def match(self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, object]) -> Match:
+        """Find the deepest turn that `messages` continue with the same tools and template variables."""
         found: list[Node] = []
         consumed = 0
         stack = [(root, 0) for root in self.roots if root.tools == tools and root.kwargs == kwargs]
@@ -123,30 +126,29 @@ class Conversation:
         return Match(best, new, self._fork(best, messages, new, tools, kwargs))
 
     def unfinished(
-        self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, Any], text: str
+        self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, object], text: str
     ) -> Node | None:
-        """Find the unfinished turn that answered `messages` and with most of whose text `text` begins; of equal ones the
-        latest."""
+        """Find the unfinished turn that answered `messages` with the longest prefix of `text`; the latest if several."""
         found: list[Node] = []
         stack = [(root, 0) for root in self.roots if root.tools == tools and root.kwargs == kwargs]
         while stack:
             node, at = stack.pop()
             answered = at + len(node.added) == len(messages)
-            if answered and node.unfinished and text.startswith(node.reply.text) and _tells(node, messages, at):
+            if answered and node.unfinished and text.startswith(node.reply.text) and _begins(node, messages, at):
                 found.append(node)
             end = self._end_of(node, messages, at)
             stack.extend((child, end) for child in node.children if end is not None)
         return max(found, key=lambda node: (len(node.reply.text), node.index), default=None)
 
     def _end_of(self, node: Node, messages: Sequence[Message], at: int) -> int | None:
-        """Position after the node's reply in `messages`, or None when they do not tell the node's story."""
+        """Position after the node's reply in `messages`, None if they differ from the node."""
         reply_at = at + len(node.added)
         if reply_at >= len(messages):
             return None
         reply = messages[reply_at]
         if reply.get("role") != "assistant" or not self._is_reply(node, reply):
             return None
-        return reply_at + 1 if _tells(node, messages, at) else None
+        return reply_at + 1 if _begins(node, messages, at) else None
 
     def _is_reply(self, node: Node, message: Message) -> bool:
         if _echoes(node.reply, message) or message == node.echo:
@@ -164,9 +166,13 @@ class Conversation:
         return same_reply(node.reply, message)
 
     def _fork(
-        self, best: Node | None, messages: Sequence[Message], new: Sequence[Message],
-        tools: Tools | None, kwargs: Mapping[str, Any],
-    ) -> str:  # fmt: skip
+        self,
+        best: Node | None,
+        messages: Sequence[Message],
+        new: Sequence[Message],
+        tools: Tools | None,
+        kwargs: Mapping[str, object],
+    ) -> str:
         if best is not None:
             if any(message.get("role") == "assistant" for message in new):
                 return "edited_reply"
@@ -184,14 +190,14 @@ class Conversation:
         return "history_edited"
 
 
-def _tells(node: Node, messages: Sequence[Message], at: int) -> bool:
-    """Say whether the messages from `at` on begin with those the turn was asked with."""
+def _begins(node: Node, messages: Sequence[Message], at: int) -> bool:
+    """Whether the messages from `at` on begin with those that the turn answered."""
     told = tuple(messages[at : at + len(node.added)])
     return told == node.added or all(same_message(*pair) for pair in zip(node.added, told, strict=True))
 
 
 def _echoes(reply: Reply, message: Message) -> bool:
-    """Whether an assistant message is the reply as it was sent, calls with the ids we gave them."""
+    """Whether an assistant message equals the reply as sent, including our call ids. The fast path of matching."""
     calls = message.get("tool_calls") or ()
     if (message.get("content") or "") != reply.text or len(calls) != len(reply.tool_calls):
         return False

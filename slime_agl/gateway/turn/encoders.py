@@ -1,4 +1,4 @@
-"""Threads that render and encode: one attempt has at most one at a time, so that its megabytes stop nobody else's turn."""
+"""Threads that render and encode. Each attempt gets one at a time, so that its megabytes delay nobody else's turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THREADS = 2
 
 
 class Encoders:
-    """Work of many owners on few threads: an owner's pieces one after the other, owners in turn."""
+    """Runs work of many owners on few threads: sequentially per owner, round-robin across owners."""
 
     def __init__(self, threads: int = THREADS) -> None:
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="agl-encode")
@@ -22,7 +22,7 @@ class Encoders:
         self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def run(self, owner: Hashable, work: Callable[[], T]) -> T:
-        """Do a piece of work on a thread; returns or raises what it does."""
+        """Run `work` on a thread and return its result."""
         if self._free and owner not in self._busy:
             self._take(owner)
         else:
@@ -33,7 +33,7 @@ class Encoders:
         except RuntimeError:  # closed
             self._release(owner)
             raise
-        # Work whose caller has gone goes on, and its thread is free only when it is done.
+        # Work continues after its caller is cancelled; its thread is free only once it ends.
         done.add_done_callback(lambda _: self._release(owner))
         return await asyncio.shield(done)
 

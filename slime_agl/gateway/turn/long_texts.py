@@ -1,4 +1,4 @@
-"""Long texts: encoded on a thread, and not as a whole just to learn that they are too long."""
+"""Encode long texts on a thread, and reject hopelessly long ones after encoding only their start."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from slime_agl.gateway.turn.encoders import Encoders
 if TYPE_CHECKING:
     from slime_agl.gateway.sessions.session import Session
 
-# Characters of a text that is encoded in about the time that a thread takes to begin.
+# Characters below which encoding inline is cheaper than a thread hop.
 SHORT_TEXT = 4000
-# Letters that are encoded to see whether a text fits, about twice what makes up a token.
+# Characters per token of context to encode when testing whether a text fits: about twice the average token.
 HEAD_PER_TOKEN = 8
-# Tokens that a cut may add, and tokens that templates write.
+# Tolerance in tokens for the cut and for text that templates add.
 SLACK = 64
 T = TypeVar("T")
 
 
 class LongTexts:
-    """Renders and encodes off the event loop, for one session at a time what is its own."""
+    """Renders and encodes off the event loop, one text per session at a time."""
 
     def __init__(self, renderer: Renderer) -> None:
         self.renderer = renderer
@@ -35,21 +35,21 @@ class LongTexts:
         self._encoders.close()
 
     async def shows_images(self, session: Session) -> bool:
-        """Whether there is a processor for images; loads it the first time."""
+        """Whether there is an image processor; loads it on first use."""
         if self._images is None:
             self._images = await self._encoders.run(session, self.renderer.vision.available)
         return self._images
 
     async def encoded(self, session: Session, text: str, *, special: bool = False) -> Sequence[int]:
-        """The ids of a text, encoded off the loop unless it is short."""
+        """Encode a text, on a thread unless it is short."""
         encode = partial(self.renderer.encode, text, add_special_tokens=special)
         return encode() if len(text) < SHORT_TEXT else await self.run(session, encode, len(text), text)
 
     async def run(self, session: Session, work: Callable[[], T], said: int, *texts: str) -> T:
-        """Render or encode what says `said` characters, of which `texts` are most, on a thread.
+        """Run `work` on a thread. said: number of characters it renders or encodes; `texts`: most of them.
 
         Raises:
-            Refusal: 400 context_length_exceeded, where the first of it is seen to be more than the context holds.
+            Refusal: 400 context_length_exceeded, the start of the texts alone exceeds the context.
         """
         tokens = session.bounds.tokens
         if said <= HEAD_PER_TOKEN * tokens:
@@ -66,7 +66,7 @@ class LongTexts:
 
 
 def check_length(texts: Iterable[str], tokens: int, encode: Callable[[str], Sequence[int]]) -> None:
-    """Refuse texts of which the first part alone is longer than a context of `tokens`.
+    """Check that the start of the texts alone does not exceed a context of `tokens`.
 
     Raises:
         Refusal: 400 context_length_exceeded, with both numbers.
@@ -75,12 +75,12 @@ def check_length(texts: Iterable[str], tokens: int, encode: Callable[[str], Sequ
     said, most = sum(map(len, texts)), BYTES_PER_TOKEN * tokens
     if said > most:
         raise overlong(f"{said} characters", most, "characters", tokens)
-    shown, room = 0, HEAD_PER_TOKEN * tokens
+    counted, room = 0, HEAD_PER_TOKEN * tokens
     for text in texts:
         head = text[:room]
-        shown += len(encode(head))
-        if shown > tokens + SLACK:
-            raise context_overflow(shown, tokens, least=True)
+        counted += len(encode(head))
+        if counted > tokens + SLACK:
+            raise context_overflow(counted, tokens, least=True)
         room -= len(head)
         if not room:
             return

@@ -1,4 +1,4 @@
-"""The road of a turn: a prompt is made, sampled and committed."""
+"""The stages of a turn: make a prompt, sample it, commit it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from slime_agl.errors import EngineError, InvariantError, TemplateError
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.calls import Call
 from slime_agl.gateway.sessions.session import Session, SessionSpec
 from slime_agl.gateway.turn.commits import Committer
@@ -26,19 +26,19 @@ class TurnMaker:
         self._prompts.close()
 
     def context(self, spec: SessionSpec) -> int | None:
-        """Most tokens of a sequence of an attempt, None when unknown."""
+        """Token limit of an attempt's sequences, None if unknown."""
         return self._sampler.context(spec)
 
     async def shows_images(self, session: Session) -> bool:
-        """Whether there is a processor for images; loads it the first time."""
+        """Whether there is an image processor; loads it on first use."""
         return await self._prompts.shows_images(session)
 
-    async def serve(self, session: Session, request: TurnRequest, call: Call) -> list[Answer]:
+    async def serve(self, session: Session, request: TurnRequest, call: Call) -> list[TurnAnswer]:
         """Sample `request.n` turns and commit them.
 
         Raises:
-            Refusal: nothing was sampled, or the engine failed; the session goes on.
-            InvariantError: the engine was not shown what we hold; the session is broken.
+            Refusal: nothing was sampled, or the engine failed; the session stays usable.
+            InvariantError: the engine was shown another prompt than the ledger records; the session is broken.
         """
         began = time.time()
         try:
@@ -48,6 +48,7 @@ class TurnMaker:
                 await self._sampler.sample(session, call, drafts)
             except EngineError as error:
                 raise self._committer.commit_failed(session, request, prompt, drafts, error) from error
+            # Whether these turns train depends on whether any client receives them, so wait for that to be known.
             await call.claimed()
             return self._committer.commit_turns(session, request, prompt, drafts, call.refused)
         except TemplateError as error:
@@ -59,22 +60,24 @@ class TurnMaker:
             session.broke(error)
             raise
 
-    async def serve_all(self, session: Session, requests: Sequence[TurnRequest], call: Call) -> list[Answer]:
-        """Serve the requests of one call side by side; their answers come in order.
+    async def serve_all(self, session: Session, requests: Sequence[TurnRequest], call: Call) -> list[TurnAnswer]:
+        """Serve the requests of one call concurrently; return their answers in order.
 
         Raises:
-            Refusal, InvariantError: see `serve`; what the other requests sampled is kept.
+            Refusal, InvariantError: see `serve`. All requests end first, so that the turns of the others are kept.
         """
         if len(requests) == 1:
             return await self.serve(session, requests[0], call)
         done = await asyncio.gather(*(self.serve(session, r, call) for r in requests), return_exceptions=True)
+        answers: list[TurnAnswer] = []
         for outcome in done:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return [answer for answers in done for answer in answers]
+            answers += outcome
+        return answers
 
     async def count(self, session: Session, request: TurnRequest) -> int:
-        """Tokens that the engine would be shown for a request. Raises Refusal."""
+        """Count the prompt tokens of a request without sampling. Raises Refusal."""
         try:
             prompt = await self._prompts.make(session, request)
             return session.texts.of(prompt.parent).length + len(prompt.new_ids)

@@ -1,7 +1,7 @@
-"""Prompts that an agent made itself: which turn they continue, and which ids are new.
+"""Prompts that an agent renders itself: which turn they continue, and which ids are new.
 
-A text that begins with an earlier prompt and its answer goes on from the ids of that turn; only what
-follows is encoded. Ids that begin with a turn's ids go on from it, whatever protocol that turn spoke.
+A text that begins with an earlier prompt and its answer continues that turn's ids; only the rest is encoded. Ids that
+begin with a turn's ids continue it, whatever protocol that turn used.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
     from slime_agl.gateway.sessions.session import Session
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class TextNode:
-    """A turn that answered a text. added: the text after its parent's. shown: what the agent was given.
+    """A turn that answered a text.
 
-    whole: all that was sampled, with the stop string or stop token that `shown` leaves out.
+    added: the text after its parent's. answered: the text sent to the agent.
+    whole: all sampled text, including the stop string or stop token that `answered` omits.
     """
 
     index: int
     added: str
-    shown: str
+    answered: str
     whole: str
     children: list[TextNode] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """How a prompt begins. parent: the turn it continues, or None. head: ids of a root that are held already.
+    """How a prompt begins.
 
-    node: the parent as text. rest: characters of the prompt that are not in any id yet. fork: why it is no continuation.
+    parent: the turn it continues, or None. node: the same turn as text. head: ids reused for the start of a new root.
+    rest: number of leading characters that ids already cover. fork: why it does not continue a turn, '' if it does.
     """
 
     parent: int | None = None
@@ -49,7 +51,7 @@ class Start:
 
 
 class OwnPrompts:
-    """The turns of an attempt that answered texts, found again by what the next text begins with."""
+    """The turns of an attempt that answered texts, looked up by the start of the next text."""
 
     def __init__(self) -> None:
         self.roots: list[TextNode] = []
@@ -58,18 +60,18 @@ class OwnPrompts:
         (parent.children if parent else self.roots).append(node)
 
     def start(self, prompt: str, ledger: Ledger, decode: Callable[[list[int]], str]) -> Start:
-        """Find the longest text of a turn that `prompt` begins with.
+        """Find the turn with the longest text that `prompt` begins with.
 
-        An agent that leaves out how a turn ended (its stop token or stop string) asks for another sequence than
-        the one that was sampled: that is a new root, made of the very ids up to there.
+        An agent that drops a turn's ending (stop token or stop string) asks for another sequence than the sampled one:
+        that makes a new root, which reuses the exact ids up to there.
         """
         best = Start(fork="new_conversation") if self.roots else Start()
-        # The first of equal answers is met first, and stays unless another one is still to be continued.
+        # Among equal answers the first visited wins, unless it has been continued and another has not.
         stack = [(root, 0) for root in reversed(self.roots)]
         while stack:
             node, at = stack.pop()
             said_at = at + len(node.added)
-            if not prompt.startswith(node.added, at) or not prompt.startswith(node.shown, said_at):
+            if not prompt.startswith(node.added, at) or not prompt.startswith(node.answered, said_at):
                 continue
             if prompt.startswith(node.whole, said_at):
                 end = said_at + len(node.whole)
@@ -77,23 +79,23 @@ class OwnPrompts:
                 if end > best.rest or (end == best.rest and taken):
                     best = Start(parent=node.index, node=node, rest=end)
                 stack.extend((child, end) for child in reversed(node.children))
-            elif said_at + len(node.shown) > best.rest:
+            elif said_at + len(node.answered) > best.rest:
                 best = _cut(node, said_at, ledger, decode)
         return best
 
 
 def _cut(node: TextNode, said_at: int, ledger: Ledger, decode: Callable[[list[int]], str]) -> Start:
-    """Keep the ids whose text lies within what the agent was shown."""
+    """Keep the ids whose text lies within the text sent to the agent."""
     said = list(ledger.turns[node.index].output_ids())
     kept = len(said)
-    while not node.shown.startswith(text := decode(said[:kept])):
+    while not node.answered.startswith(text := decode(said[:kept])):
         kept -= 1
-    held = ledger.held(node.index)
-    return Start(head=held[: len(held) - len(said) + kept], rest=said_at + len(text), fork="ending_left_out")
+    whole = ledger.ids(node.index)
+    return Start(head=whole[: len(whole) - len(said) + kept], rest=said_at + len(text), fork="ending_left_out")
 
 
 async def text_prompt(session: Session, text: str, long: LongTexts, *, special: bool) -> Prompt:
-    """The prompt of a text. special: a first text gets the tokenizer's beginning of sequence. Raises Refusal."""
+    """Make the prompt of a text. special: a first text gets the tokenizer's BOS token. Raises Refusal."""
     start = session.own_prompts.start(text, session.ledger, long.renderer.decode)
     fresh = start.parent is None and not start.head
     rest = await long.encoded(session, text[start.rest :], special=fresh and special)
@@ -101,15 +103,17 @@ async def text_prompt(session: Session, text: str, long: LongTexts, *, special: 
 
 
 def ids_prompt(session: Session, ids: tuple[int, ...]) -> Prompt:
-    """The prompt of ids, less those that a turn of the session holds."""
-    parent = longest_held(session.ledger, ids)
-    held = 0 if parent is None else session.ledger.length(parent)
-    return Prompt(parent=parent, new_ids=token_array(ids[held:]))
+    """Make the prompt of ids, without those that a turn of the session already covers."""
+    parent = longest_known(session.ledger, ids)
+    known = 0 if parent is None else session.ledger.length(parent)
+    return Prompt(parent=parent, new_ids=token_array(ids[known:]))
 
 
-def longest_held(ledger: Ledger, prompt: tuple[int, ...]) -> int | None:
-    """The deepest answered turn whose prompt and output `prompt` begins with; of equal ones the first that has not been
-    continued, or the first of all."""
+def longest_known(ledger: Ledger, prompt: tuple[int, ...]) -> int | None:
+    """Find the deepest trainable turn whose prompt and output `prompt` begins with.
+
+    Among equal ones, the first that has not been continued, else the first.
+    """
     ids = token_array(prompt)
     best, longest = None, 0
     stack: list[tuple[int, int]] = [(root, 0) for root in reversed(ledger.children(None))]

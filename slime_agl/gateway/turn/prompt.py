@@ -1,12 +1,13 @@
-"""What the first station of a turn hands to the next."""
+"""The value that the first stage of a turn passes to the next."""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.tools import Tools
+from slime_agl.gateway.request import Message
 from slime_agl.trace.turn import Media
 
 if TYPE_CHECKING:
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What the engine is to be shown.
+    """A prompt for the engine.
 
-    parent: the turn continued, or None. new_ids: what comes after it.
-    fork: why the prompt is not a plain continuation, '' when it is. media: the images that `new_ids` show.
-    node: the parent in the conversation. added: the messages since then, as sent. tools: the tools that they came with.
-    start: how a text that the agent made itself begins. begun: the part of the answer that the prompt ends with.
+    parent: the turn it continues, or None. new_ids: ids after that turn's. media: images among `new_ids`.
+    fork: why the prompt does not simply continue a turn, '' if it does.
+    node: the parent in the conversation. added: messages since then, as sent. tools: the tools sent with them.
+    start: for a text prompt, how it begins. begun: the start of the reply that the prompt ends with.
     """
 
     parent: int | None
@@ -29,7 +30,7 @@ class Prompt:
     fork: str = ""
     media: Media | None = None
     node: Node | None = None
-    added: tuple[dict[str, Any], ...] = ()
+    added: tuple[Message, ...] = ()
     tools: Tools | None = None
     start: Start | None = None
     begun: str = ""

@@ -1,5 +1,8 @@
-"""The first station of a turn. Request and session in, prompt out: the ids of the turn that it continues, and those of
-what is new."""
+"""First stage of a turn: request and session in, prompt out.
+
+Continuing a turn keeps its exact ids and encodes only the new messages. Rendering and encoding the whole history again
+would cost time with its length, and would not reproduce sampled ids: encode(decode(ids)) may differ from ids.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,19 @@ from slime_agl.chat.template.messages import normalise, reply_message
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.refusal import Refusal
-from slime_agl.gateway.request import TurnRequest
+from slime_agl.gateway.request import Message, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import forced, resumed
-from slime_agl.gateway.turn.conversation import Context, Message, Node
+from slime_agl.gateway.turn.conversation import Context, Node
 from slime_agl.gateway.turn.long_texts import SHORT_TEXT, LongTexts
 from slime_agl.gateway.turn.own_prompts import ids_prompt, text_prompt
 from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.shared import Shared
 from slime_agl.trace.turn import Media, token_array
 
-# Tools that are rendered in about the time that a thread takes to begin, and their characters.
+# Number of tools, and characters of a prompt with tools, below which rendering inline is cheaper than a thread hop.
 FEW_TOOLS, LONG_TOOLS = 16, 40_000
-# Characters of a continuation whose template need not be run.
+# Characters below which a continuation that needs no template run is encoded inline.
 SHORT_DELTA = 40_000
 
 
@@ -39,11 +42,11 @@ class PromptMaker:
         self._long.close()
 
     async def shows_images(self, session: Session) -> bool:
-        """Whether there is a processor for images; loads it the first time."""
+        """Whether there is an image processor; loads it on first use."""
         return await self._long.shows_images(session)
 
     async def make(self, session: Session, request: TurnRequest) -> Prompt:
-        """The prompt of a request. Raises Refusal, TemplateError."""
+        """Make the prompt of a request. Raises Refusal, TemplateError."""
         tools = request.tools and self._shared.tools(request.tools)
         if isinstance(request.prompt, tuple):
             return ids_prompt(session, request.prompt)
@@ -61,6 +64,7 @@ class PromptMaker:
             try:
                 delta = await self._continue(session, node, normal, request)
             except Refusal as refusal:
+                # A sequence without room for its next prompt counts as truncated, so the ledger must learn of it.
                 refusal.after = node.index
                 raise
             if isinstance(delta, Delta):
@@ -76,6 +80,7 @@ class PromptMaker:
                     tools=tools,
                     begun=request.begun or "",
                 )
+            # The template cannot extend this turn. A new root is safe: the kept turn stays as it was sampled.
             fork = delta.reason
             normal = [*Context(node), reply_message(node.reply), *normal]
         added = self._added(request.messages)
@@ -91,24 +96,24 @@ class PromptMaker:
         )
 
     def _added(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages as the conversation keeps them; attempts send the same system messages."""
+        """The messages to store in the conversation; attempts share equal system messages to save memory."""
         return tuple(self._shared.message(m) if m.get("role") == "system" else m for m in messages)
 
     async def _continue(
         self, session: Session, node: Node, normal: list[Message], request: TurnRequest
     ) -> Delta | Fork:
         kwargs = dict(request.template_kwargs)
-        going_on = Continuation(Context(node), node.reply, normal, node.tools, kwargs, node.last_id, request.begun)
+        continuation = Continuation(Context(node), node.reply, normal, node.tools, kwargs, node.last_id, request.begun)
         texts, images = _texts(normal)
         said = sum(map(len, texts))
-        if said < SHORT_DELTA and not images and self._delta.quick(going_on):
-            return self._delta.delta(going_on)
-        return await self._long.run(session, partial(self._delta.delta, going_on), said, *texts)
+        if said < SHORT_DELTA and not images and self._delta.quick(continuation):
+            return self._delta.delta(continuation)
+        return await self._long.run(session, partial(self._delta.delta, continuation), said, *texts)
 
     async def _encode(
         self, session: Session, messages: list[Message], request: TurnRequest
     ) -> tuple[list[int], Media | None]:
-        """Render and encode a whole prompt; off the loop, unless that takes longer than doing it here."""
+        """Render and encode a whole prompt, on a thread unless it is so short that the hop would cost more."""
         kwargs = dict(request.template_kwargs)
 
         def encode() -> tuple[list[int], Media | None]:
@@ -130,7 +135,7 @@ class PromptMaker:
 
 
 def _texts(messages: Sequence[Message]) -> tuple[list[str], bool]:
-    """What each of the normalised messages says, and whether any of them shows images."""
+    """Return the text of each normalised message, and whether any has parts other than plain text."""
     contents = [message["content"] for message in messages]
     plain = [content for content in contents if isinstance(content, str)]
     if len(plain) == len(contents):

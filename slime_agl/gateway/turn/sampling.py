@@ -1,4 +1,8 @@
-"""The second station of a turn. Prompt in, sampled parts out, through aborts and weight updates."""
+"""Second stage of a turn: prompt in, sampled parts out, across aborts and weight updates.
+
+A weight update aborts running requests. The agent must not notice, so the turn resumes from its partial output: the
+next request shows the engine prompt plus output so far, and each part keeps the weight version that sampled it.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,11 @@ CONSTRAINTS = frozenset({"json_schema", "regex", "ebnf", "structural_tag"})
 
 
 class Draft:
-    """A turn while it is sampled.
+    """A turn being sampled.
 
     ids: prompt and output so far. params: SGLang's sampling parameters. extra: further fields of its engine requests.
-    covered: leading tokens of prompt and output whose routed experts are held.
-    started: when it was asked for. dropped: what was sampled before the turn began anew.
+    covered: leading tokens of prompt and output whose routed experts are known.
+    started: time of the request. dropped: earlier attempts at this turn that were restarted.
     """
 
     def __init__(
@@ -56,8 +60,8 @@ class Draft:
         if part.experts is not None:
             self.covered = part.experts.end
 
-    def begin_anew(self) -> None:
-        """Put aside what was sampled so far."""
+    def restart(self) -> None:
+        """Set aside the tokens sampled so far."""
         gone = copy.copy(self)
         gone.dropped = []
         self.dropped.append(gone)
@@ -66,10 +70,10 @@ class Draft:
 
 
 class Sampler:
-    """Asks the engine for tokens.
+    """Samples drafts at the engine.
 
-    policy: 'trainer' or 'agent', whose temperature, top_p and other sampling parameters count.
-    context_limit: the engine's own limit in tokens, None when unknown. decode: ids to text, special tokens too.
+    policy: whose temperature, top_p and other sampling parameters apply, 'trainer' or 'agent'.
+    context_limit: the engine's own limit in tokens, None if unknown. decode: ids to text, including special tokens.
     """
 
     def __init__(
@@ -83,12 +87,12 @@ class Sampler:
         self._engine, self._policy, self._context_limit, self._decode = engine, policy, context_limit, decode
 
     def context(self, spec: SessionSpec) -> int | None:
-        """Most tokens of a sequence of an attempt, None when unknown."""
+        """Token limit of an attempt's sequences, None if unknown."""
         limits = [limit for limit in (spec.context_limit, self._context_limit) if limit is not None]
         return min(limits) if limits else None
 
     def drafts(self, session: Session, request: TurnRequest, prompt: Prompt, began: float) -> list[Draft]:
-        """The turns to be sampled; their engine requests hold all images of the prompt, those of held turns first.
+        """Make the drafts of a request. Their engine requests carry all images of the prompt, in order.
 
         Raises:
             Refusal: the prompt leaves no room under the context limit.
@@ -141,7 +145,7 @@ class Sampler:
         return params | wished if by_agent else params
 
     async def sample(self, session: Session, call: Call, drafts: Sequence[Draft]) -> None:
-        """Fill the drafts side by side; when one fails, the others end before its error travels on. See `_fill`."""
+        """Fill the drafts concurrently. If one fails, cancel the others before raising its error. See `_fill`."""
         if len(drafts) == 1:
             await self._fill(session, call, drafts[0])
             return
@@ -155,13 +159,13 @@ class Sampler:
             raise
 
     async def _fill(self, session: Session, call: Call, draft: Draft) -> None:
-        """Sample a draft. An answer cut by an abort goes on from its partial output, unless nobody wants it.
+        """Sample a draft. After an abort, resume from the partial output while the call is wanted.
 
-        Under a constraint it begins anew, because the engine would start the grammar afresh in the middle of it.
+        A constrained turn restarts instead: the engine would begin the grammar again in the middle of the output.
 
         Raises:
-            EngineError: the engine failed, or read a prompt with images in its own way; the draft keeps what came.
-            InvariantError: the engine was shown another prompt than it was sent, or its answer lacks replay data.
+            EngineError: the engine failed, or re-encoded a prompt with images; the draft keeps what was sampled.
+            InvariantError: the engine reports another prompt length than it was sent.
         """
         params, limit = draft.params, draft.params["max_new_tokens"]
         stops = Stops.of(params, self._decode) if params.get("stop") else None
@@ -177,61 +181,62 @@ class Sampler:
             draft.add(part)
             if part.finish != ABORT or not call.wanted:
                 return
+            # An abort nobody here asked for: the engine is updating weights, or was told to drop all requests.
             if draft.length and constrained:
                 session.count("restarted_turns")
-                draft.begin_anew()
+                draft.restart()
                 continue
             session.count("continued_turns")
             if draft.length >= limit:
-                draft.add(Sampled(array("i"), array("d"), LENGTH))
+                draft.add(Sampled(ids=array("i"), logprobs=array("d"), finish=LENGTH))
                 return
             pause = FIRST_PAUSE if len(part.ids) else min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
     async def _ask(self, session: Session, call: Call, draft: Draft, params: Mapping[str, Any]) -> Sampled:
         if not session.gate.is_open:
-            held = time.perf_counter()
+            parked = time.perf_counter()
             await session.gate.passed(call)
-            draft.engine_seconds += time.perf_counter() - held
+            draft.engine_seconds += time.perf_counter() - parked
         if not call.wanted:
-            return Sampled(array("i"), array("d"), ABORT)
+            return Sampled(ids=array("i"), logprobs=array("d"), finish=ABORT)
         rid = session.request_id()
-        shown, spec = draft.ids.length, session.spec
+        sent, spec = draft.ids.length, session.spec
         call.rids.add(rid)
         asked = time.perf_counter()
         try:
             part = await self._engine.generate(
                 EngineRequest(
-                    draft.ids.text,
-                    shown,
-                    params,
-                    rid,
-                    spec.session_key,
-                    draft.extra,
-                    spec.experts_width,
-                    draft.covered,
-                    draft.model,
+                    ids_json=draft.ids.text,
+                    prompt_length=sent,
+                    sampling_params=params,
+                    rid=rid,
+                    session_key=spec.session_key,
+                    extra=draft.extra,
+                    experts_width=spec.experts_width,
+                    experts_from=draft.covered,
+                    model=draft.model,
                 )
             )
         finally:
             call.rids.discard(rid)
             draft.engine_seconds += time.perf_counter() - asked
-        if part.prompt_tokens and part.prompt_tokens != shown:
+        if part.prompt_tokens and part.prompt_tokens != sent:
             if images := draft.extra.get("image_data"):
-                # SGLang decodes such a prompt and encodes it again, which ids that are not canonical do not survive.
+                # SGLang decodes and re-encodes prompts with images, which changes ids that are not canonical.
                 draft.add(part)
                 raise EngineRejected(
-                    f"the engine was sent {shown} tokens with {len(images)} images and read "
+                    f"the engine was sent {sent} tokens with {len(images)} images and read "
                     f"{part.prompt_tokens}; what it sampled cannot be trained ({session.ledger})"
                 )
             raise InvariantError(
-                f"the engine says it was shown {part.prompt_tokens} tokens, but it was sent {shown} "
+                f"the engine says it was shown {part.prompt_tokens} tokens, but it was sent {sent} "
                 f"({session.ledger}); something between gateway and engine changes prompts"
             )
         return part
 
 
 def _seeded(params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """Siblings of one request under a fixed seed each get a seed of their own."""
+    """Give siblings of a request with a fixed seed distinct seeds; else all n answers would be identical."""
     seed = params.get("sampling_seed")
     return params if seed is None else {**params, "sampling_seed": seed + number}

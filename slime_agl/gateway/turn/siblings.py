@@ -1,29 +1,30 @@
-"""Which of several turns that say the same does a conversation continue? Answers of one request often agree in text."""
+"""Choose which of several turns with the same text a conversation continues; siblings of one request often agree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.messages import END_THINK, split_think
+from slime_agl.gateway.request import Message
 
 if TYPE_CHECKING:
     from slime_agl.gateway.turn.conversation import Node
 
-# The turn that an assistant message names, where its protocol hands ids back; set by the readers of protocols.
+# Key of the turn id that an assistant message carries, set by the readers of protocols whose clients send ids back.
 TURN = "turn_id"
 
 
-def continued(nodes: Sequence[Node], messages: Sequence[dict[str, Any]]) -> Node:
-    """The turn among several `nodes` that `messages` go on from; every one of them reads as their beginning.
+def continued(nodes: Sequence[Node], messages: Sequence[Message]) -> Node:
+    """Choose the turn that `messages` continue among `nodes`, all of which match their beginning.
 
-    Ids decide, then reasoning. Else agents are taken to go on with equal answers in the order in which they got
-    them: the first one that nobody has continued, or the first of all.
+    Ids decide first, then reasoning. Otherwise assume that agents continue equal answers in the order they received
+    them: the first that has not been continued, else the first.
     """
     return max(nodes, key=lambda node: _signs(node, messages))
 
 
-def _signs(node: Node, messages: Sequence[dict[str, Any]]) -> tuple[int, int, bool, int]:
+def _signs(node: Node, messages: Sequence[Message]) -> tuple[int, int, bool, int]:
     named = thought = at = 0
     for turn in node.path():
         at += len(turn.added) + 1
@@ -36,8 +37,8 @@ def _signs(node: Node, messages: Sequence[dict[str, Any]]) -> tuple[int, int, bo
     return named, thought, not node.children, -node.index
 
 
-def _reasoning(message: dict[str, Any]) -> list[str]:
-    """The words of the reasoning that a message hands back, apart from its content or within."""
+def _reasoning(message: Message) -> list[str]:
+    """Words of the reasoning that a message sends back, in its own field or inside the content."""
     for name in ("reasoning_content", "reasoning"):
         if isinstance(message.get(name), str):
             return message[name].split()

@@ -1,7 +1,7 @@
-"""Stop strings of a turn that an abort has cut.
+"""Stop strings across an abort.
 
-An engine looks for stop strings in what one request sampled. When a turn goes on in a second request, a stop string
-that began before the cut would be overlooked; so the second request is also stopped by what is left of it.
+An engine looks for stop strings within the output of one request. When a turn resumes in a second request, a stop
+string that began before the cut would be missed, so the second request also stops at the rest of that string.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 from slime_agl.trace.turn import ABORT, STOP, Sampled
 
@@ -24,28 +24,28 @@ class Stops:
     decode: Callable[[Sequence[int]], str]
 
     @classmethod
-    def of(cls, params: Mapping[str, Any], decode: Callable[[Sequence[int]], str]) -> Stops:
-        """Those of SGLang's sampling parameters, where `stop` is a string, a list or nothing."""
+    def of(cls, params: Mapping[str, object], decode: Callable[[Sequence[int]], str]) -> Stops:
+        """Read SGLang's sampling parameters, where `stop` is a string, a list or absent."""
         stop = params.get("stop") or ()
-        return cls((stop,) if isinstance(stop, str) else tuple(stop), decode)
+        return cls((stop,) if isinstance(stop, str) else tuple(cast(Sequence[str], stop)), decode)
 
     def after(self, parts: Sequence[Sampled]) -> list[str]:
-        """The stop strings to ask with when a turn goes on after `parts`.
+        """Return the stop strings to send when a turn resumes after `parts`.
 
-        A character of which only the first bytes are sampled shows as U+FFFD on both sides of the cut.
+        A character split by the cut shows as U+FFFD on both sides.
         """
         text = self._tail(parts)
         rests = {stop[begun:] for stop in self.strings for begun in range(1, len(stop)) if text.endswith(stop[:begun])}
-        # Some tokenizers drop a space that comes first.
+        # Some tokenizers drop a leading space.
         rests |= {rest.lstrip() for rest in rests} - {""}
         if text.endswith(HALF_CHARACTER) and not all(stop.isascii() for stop in self.strings):
             rests.add(HALF_CHARACTER)
         return [*self.strings, *sorted(rests.difference(self.strings))]
 
     def settled(self, parts: Sequence[Sampled], part: Sampled) -> Sampled:
-        """The answer that followed `parts`, ended by a whole stop string.
+        """Check that the answer after `parts` ended at a whole stop string.
 
-        What is left of one may also stand elsewhere: then the turn has not ended, as if an abort had cut it again.
+        The rest of one may also occur on its own. Then the turn has not ended, and counts as aborted again.
         """
         if not isinstance(part.matched, str) or not self.strings or part.matched in self.strings:
             return part
@@ -56,7 +56,7 @@ class Stops:
     def _tail(self, parts: Sequence[Sampled]) -> str:
         if not self.strings:
             return ""
-        # A token stands for at least one byte, so a stop string that ends with the last token lies within these.
+        # A token encodes at least one byte, so a stop string that ends with the last token lies within this window.
         window = max(len(stop.encode()) for stop in self.strings) + 4
         ids = array("i")
         for part in reversed(parts):

@@ -1,4 +1,4 @@
-"""Anthropic's content blocks as chat messages, and an answer as blocks."""
+"""Convert Anthropic's content blocks to chat messages, and answers to blocks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from slime_agl.chat.template.messages import as_object
-from slime_agl.gateway.refusal import bad_field
-from slime_agl.gateway.request import Answer
+from slime_agl.gateway.refusal import Refusal, bad_field
+from slime_agl.gateway.request import Message, TurnAnswer
 from slime_agl.gateway.turn.siblings import TURN
 
 Block = dict[str, Any]
-Message = dict[str, Any]
 
-# A client writes this line for the service it talks to, with a number that changes from call to call.
+# A client adds this line for its service, with a number that changes per call and would break every continuation.
 SERVICE_LINE = "x-anthropic-billing-header:"
 
 
 def system_message(system: Any) -> list[Message]:
-    """The system prompt, a text or text blocks, as at most one message."""
+    """Convert the system prompt, a text or text blocks, to at most one message."""
     if isinstance(system, str):
         return [{"role": "system", "content": system}] if system else []
     if not isinstance(system, list):
@@ -31,10 +30,10 @@ def system_message(system: Any) -> list[Message]:
 
 
 def messages_of(messages: Iterable[Message]) -> list[Message]:
-    """The conversation in chat shape: a tool result becomes a message of its own.
+    """Convert the conversation to chat shape, where each tool result is a message.
 
     Raises:
-        Refusal: 400 for a role or a block that has no meaning to the trained model.
+        Refusal: 400 for a role or block that the trained model cannot be given.
     """
     told: list[Message] = []
     for at, message in enumerate(messages):
@@ -65,7 +64,7 @@ def _assistant(blocks: list[Block], where: str) -> Message:
             function = {"name": block["name"], "arguments": block.get("input") or {}}
             calls.append({"id": block["id"], "type": "function", "function": function})
         elif kind != "redacted_thinking":
-            raise _strange(kind, place)
+            raise _unknown(kind, place)
     message: Message = {"role": "assistant", "content": "".join(texts)}
     if any(thoughts):
         message["reasoning_content"] = "\n".join(thoughts)
@@ -77,7 +76,7 @@ def _assistant(blocks: list[Block], where: str) -> Message:
 
 
 def _signed(signature: Any) -> str:
-    """The turn that the signature of a thinking block names (see `blocks_of`), '' when it is not one of ours."""
+    """The turn that a thinking block's signature names (see `blocks_of`), '' if it is not ours."""
     try:
         return base64.b64decode(signature, validate=True).decode("ascii")
     except (TypeError, ValueError):
@@ -85,7 +84,7 @@ def _signed(signature: Any) -> str:
 
 
 def _said(role: str, blocks: list[Block], where: str) -> list[Message]:
-    """Tool results, each a message, and what else is said between them."""
+    """Convert blocks to one message per tool result, and messages for the parts between them."""
     told: list[Message] = []
     parts: list[dict[str, Any]] = []
     for at, block in enumerate(blocks):
@@ -123,7 +122,7 @@ def _part(block: Any, where: str) -> dict[str, Any]:
         return {"type": "image_url", "image_url": {"url": url}}
     if isinstance(source, dict) and source.get("type") == "url":
         return {"type": "image_url", "image_url": {"url": source.get("url")}}
-    raise _strange(kind, where)
+    raise _unknown(kind, where)
 
 
 def _text(block: Any, where: str) -> str:
@@ -132,12 +131,12 @@ def _text(block: Any, where: str) -> str:
     return block["text"]
 
 
-def _strange(kind: Any, where: str) -> Exception:
-    return bad_field(where, f"{where} is a block of type {kind!r}, which this endpoint does not take")
+def _unknown(kind: Any, where: str) -> Refusal:
+    return bad_field(where, f"{where} is a block of type {kind!r}, which this endpoint does not accept")
 
 
-def blocks_of(answer: Answer, *, thinking: bool) -> list[Block]:
-    """The content of an answer. thinking: the agent asked to see it; the signature it hands back names the turn."""
+def blocks_of(answer: TurnAnswer, *, thinking: bool) -> list[Block]:
+    """Content blocks of an answer. thinking: include it, with a signature that names the turn when sent back."""
     reply = answer.reply
     blocks: list[Block] = []
     if thinking and reply.reasoning:
@@ -151,12 +150,14 @@ def blocks_of(answer: Answer, *, thinking: bool) -> list[Block]:
 
 
 def block_events(index: int, block: Block) -> Iterable[dict[str, Any]]:
-    """A block as the events of a stream."""
+    """Stream events of a block."""
     kind = block["type"]
     if kind == "thinking":
         empty = {**block, "thinking": "", "signature": ""}
-        deltas = [{"type": "thinking_delta", "thinking": block["thinking"]},
-                  {"type": "signature_delta", "signature": block["signature"]}]  # fmt: skip
+        deltas = [
+            {"type": "thinking_delta", "thinking": block["thinking"]},
+            {"type": "signature_delta", "signature": block["signature"]},
+        ]
     elif kind == "tool_use":
         empty = {**block, "input": {}}
         deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"], ensure_ascii=False)}]

@@ -1,4 +1,4 @@
-"""Anthropic's Messages protocol: what a request may say, and the message object."""
+"""Anthropic's Messages protocol: requests and the message object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slime_agl.gateway.protocols.anthropic.blocks import block_events, blocks_of
 from slime_agl.gateway.protocols.chat import Usage, forced_tool
 from slime_agl.gateway.protocols.protocol import event
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import begun_text
 from slime_agl.trace.turn import LENGTH
@@ -43,24 +43,20 @@ FIELDS = fields.Table(
 
 
 class AnthropicMessages:
-    """The dialect. model: the name used when a request gives none."""
+    """The Messages dialect. model: default model name."""
 
     def __init__(self, model: str) -> None:
         self._model = model
 
-    def read(self, body: Any, session: Session) -> MessageExchange:
+    def read(self, body: object, session: Session) -> MessageExchange:
         body = FIELDS.check(body)
         limit = fields.count(body, "max_tokens")
         if limit is None:
             raise bad_field("max_tokens", "max_tokens is missing; this protocol requires it")
         return self._exchange(body, limit)
 
-    def read_count(self, body: Any) -> TurnRequest:
-        """The request whose prompt `count_tokens` is asked to count.
-
-        Raises:
-            Refusal: as `read`.
-        """
+    def read_count(self, body: object) -> TurnRequest:
+        """Parse a `count_tokens` request. Raises Refusal as `read` does."""
         return self._exchange(FIELDS.check(body), None).request
 
     def _exchange(self, body: Mapping[str, Any], limit: int | None) -> MessageExchange:
@@ -72,7 +68,7 @@ class AnthropicMessages:
         output = fields.mapping(body, "output_config")
         _check_context(body)
         messages = [*system_message(body.get("system") or ""), *messages_of(told)]
-        # In this protocol a last message of the assistant is always the beginning of the answer.
+        # In this protocol a final assistant message always starts the reply.
         begun = None if forced else begun_text(messages)
         request = TurnRequest(
             messages=messages if begun is None else messages[:-1],
@@ -93,7 +89,7 @@ class AnthropicMessages:
         )
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
-        # Clients look for these words when they decide to shorten a conversation.
+        # Clients match these words to decide whether to shorten a conversation.
         said = "prompt is too long: " if refusal.code == CONTEXT_OVERFLOW else ""
         kind = ERROR_TYPES.get(refusal.status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": said + refusal.message}, "request_id": None}
@@ -104,7 +100,7 @@ class AnthropicMessages:
 
 @dataclass(frozen=True, slots=True)
 class MessageExchange:
-    """One request. thinking: the agent wants to see the reasoning."""
+    """A request. thinking: the agent wants the reasoning."""
 
     request: TurnRequest
     stream: bool
@@ -114,7 +110,7 @@ class MessageExchange:
     def turns(self) -> tuple[TurnRequest, ...]:
         return (self.request,)
 
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         """The message object."""
         (answer,) = answers
         reason, stopped_by = self._stop(answer)
@@ -129,7 +125,7 @@ class MessageExchange:
             "usage": _usage(Usage.of(answers)),
         }
 
-    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+    def events(self, answers: list[TurnAnswer]) -> Iterator[bytes]:
         message = self.body(answers)
         begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
         begun["usage"] = {**message["usage"], "output_tokens": 0}
@@ -142,7 +138,7 @@ class MessageExchange:
         yield _event({"type": "message_delta", "delta": ending, "usage": message["usage"]})
         yield _event({"type": "message_stop"})
 
-    def _stop(self, answer: Answer) -> tuple[str, str | None]:
+    def _stop(self, answer: TurnAnswer) -> tuple[str, str | None]:
         if answer.reply.tool_calls:
             return "tool_use", None
         if answer.turn.finish == LENGTH:
@@ -157,7 +153,7 @@ def _event(body: dict[str, Any]) -> bytes:
 
 
 def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str, bool]:
-    """The tools in chat shape, TurnRequest.forced and TurnRequest.one_call."""
+    """Read the tools in chat shape, TurnRequest.forced and TurnRequest.one_call."""
     tools = []
     for at, tool in enumerate(fields.objects(body, "tools")):
         if tool.get("type") not in (None, "custom") or not isinstance(tool.get("name"), str):
@@ -180,7 +176,7 @@ def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str, bool]:
 
 
 def _thinking_kwargs(thinking: Mapping[str, Any]) -> dict[str, Any]:
-    """What templates know of thinking is whether it is on; a budget is a wish that a model need not use up."""
+    """Template variables for thinking. Templates only know on and off; a budget is an upper bound, so it is ignored."""
     kind = thinking.get("type")
     if kind not in (None, "enabled", "disabled", "adaptive"):
         raise bad_field("thinking", f"thinking.type is {kind!r}; it must be enabled, disabled or adaptive")
@@ -188,13 +184,13 @@ def _thinking_kwargs(thinking: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_context(body: Mapping[str, Any]) -> None:
-    """The one edit of the context that changes nothing here is to keep all thinking."""
+    """Refuse context edits, except keeping all thinking, which changes nothing here."""
     for edit in fields.objects(fields.mapping(body, "context_management"), "edits"):
         if not str(edit.get("type")).startswith("clear_thinking") or edit.get("keep") != "all":
             raise bad_field(
                 "context_management",
-                f"context_management edit {edit.get('type')!r} is not supported: a shortened history is one that the "
-                "agent has to send itself",
+                f"context_management edit {edit.get('type')!r} is not supported: the agent has to shorten "
+                "its history itself",
             )
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses protocol: what a request may say, and the response object."""
+"""OpenAI's Responses protocol: requests and the response object."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from slime_agl.gateway.protocols.responses.events import response_events
 from slime_agl.gateway.protocols.responses.items import items_of, messages_of
 from slime_agl.gateway.protocols.responses.stored import Item, StoredResponse, StoredResponses, history
 from slime_agl.gateway.refusal import Refusal, bad_field
-from slime_agl.gateway.request import Answer, TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.trace.turn import LENGTH
 
 SEALED_REASONING = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
+ECHOED = (
+    *("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "user", "temperature", "top_p"),
+    *("service_tier", "safety_identifier", "prompt_cache_key"),
+)
 FIELDS = fields.Table(
     honoured=frozenset(
         {"input", "model", "instructions", "previous_response_id", "tools", "tool_choice", "parallel_tool_calls"}
@@ -28,24 +32,24 @@ FIELDS = fields.Table(
         | {"chat_template_kwargs", "enable_thinking", "regex", "ebnf"}
         | fields.SAMPLING.keys()
     ),
-    # stream_options knows padding against eavesdroppers only; max_tool_calls counts hosted tools.
+    # stream_options only concerns padding against eavesdroppers; max_tool_calls counts hosted tools.
     ignored=fields.BOOKKEEPING | {"stream_options", "max_tool_calls"},
     fixed={"truncation": ("disabled",), "background": (False,), "logit_bias": ({},)},
     refused={
         "conversation": "pass the items themselves, or previous_response_id",
         "prompt": "this endpoint stores no prompt templates; send instructions and input",
-        "context_management": "a shortened history is one that the agent has to send itself",
+        "context_management": "the agent has to shorten its history itself",
     },
 )
 
 
 class Responses:
-    """The dialect. model: the name used when a request gives none. token_bytes: the bytes of each id, for logprobs."""
+    """The Responses dialect. model: default model name. token_bytes: bytes of each id, for logprobs."""
 
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
 
-    def read(self, body: Any, session: Session) -> ResponseExchange:
+    def read(self, body: object, session: Session) -> ResponseExchange:
         body = FIELDS.check(body)
         items = _items(body)
         previous = _previous(body, session.stored)
@@ -90,14 +94,13 @@ class Responses:
         return openai_error(refusal)
 
     def error_event(self, refusal: Refusal) -> bytes:
-        body = {"type": "error", "code": refusal.code or refusal.type, "message": refusal.message,
-                "param": refusal.param, "sequence_number": 0}  # fmt: skip
-        return event(body, "error")
+        error = {"code": refusal.code or refusal.type, "message": refusal.message, "param": refusal.param}
+        return event({"type": "error", **error, "sequence_number": 0}, "error")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseExchange:
-    """One request. fields: its body. items, previous: its input. store: where its answer is kept, if at all."""
+    """A request. fields: its body. items, previous: its input. store: where to keep its answer, if anywhere."""
 
     request: TurnRequest
     fields: Mapping[str, Any]
@@ -112,8 +115,8 @@ class ResponseExchange:
     def turns(self) -> tuple[TurnRequest, ...]:
         return (self.request,)
 
-    def body(self, answers: list[Answer]) -> dict[str, Any]:
-        """The response object; it is stored, unless the agent keeps its state itself."""
+    def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
+        """The response object, which is also stored unless the agent keeps its own state."""
         (answer,) = answers
         output = items_of(answer, token_bytes=self.token_bytes, sealed_reasoning=self.sealed_reasoning)
         cut = answer.turn.finish == LENGTH and not answer.reply.tool_calls
@@ -135,15 +138,13 @@ class ResponseExchange:
             self.store.keep(StoredResponse(self.previous, self.items, body))
         return body
 
-    def events(self, answers: list[Answer]) -> Iterator[bytes]:
+    def events(self, answers: list[TurnAnswer]) -> Iterator[bytes]:
         return response_events(self.body(answers))
 
     def _echo(self) -> dict[str, Any]:
-        """What the request asked for, as the response repeats it."""
+        """Request fields that the response repeats."""
         given = self.fields
-        echoed = ("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "user", "temperature",
-                  "top_p", "service_tier", "safety_identifier", "prompt_cache_key")  # fmt: skip
-        return {name: given.get(name) for name in echoed} | {
+        return {name: given.get(name) for name in ECHOED} | {
             "metadata": given.get("metadata") or {},
             "parallel_tool_calls": given.get("parallel_tool_calls", True),
             "reasoning": {"effort": None, "summary": None} | fields.mapping(given, "reasoning"),
@@ -176,7 +177,7 @@ def _previous(body: Mapping[str, Any], stored: StoredResponses) -> StoredRespons
 
 
 def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str]:
-    """The tools in chat shape, and TurnRequest.forced."""
+    """Read the tools in chat shape, and TurnRequest.forced."""
     tools = []
     for at, tool in enumerate(fields.objects(body, "tools")):
         if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
@@ -199,7 +200,7 @@ def _constraint(body: Mapping[str, Any]) -> dict[str, Any]:
     text = fields.mapping(body, "text")
     if text.get("verbosity") not in (None, "medium"):
         raise bad_field(
-            "text.verbosity", f"text.verbosity is {text['verbosity']!r}; the trained model knows no such wish"
+            "text.verbosity", f"text.verbosity is {text['verbosity']!r}; the trained model has no such setting"
         )
     return fields.constraint(text.get("format"), "text.format") | fields.grammar(body)
 
@@ -215,7 +216,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def stored_response(stored: StoredResponses, name: str) -> StoredResponse:
-    """A response that was stored. Raises Refusal, 404, when there is none of that name."""
+    """Find a stored response. Raises Refusal, 404, if there is none of that name."""
     found = stored.find(name)
     if found is None:
         raise Refusal(404, f"no response {name!r} is stored for this attempt", type="not_found_error", param="id")

@@ -1,4 +1,4 @@
-"""A finished response as the events of the Responses protocol, in their official order."""
+"""Stream events of a finished response, in the order that the protocol prescribes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Event = tuple[str, dict[str, Any]]
 
 def response_events(response: dict[str, Any]) -> Iterator[bytes]:
     """The server-sent events, numbered from 0."""
-    begun = {**response, "status": "in_progress", "incomplete_details": None, "completed_at": None,
-             "output": [], "usage": None}  # fmt: skip
+    blank = {"incomplete_details": None, "completed_at": None, "output": [], "usage": None}
+    begun = {**response, "status": "in_progress", **blank}
     numbers = count()
     for kind, body in _events(response, begun):
         yield event({"type": kind, "sequence_number": next(numbers), **body}, kind)

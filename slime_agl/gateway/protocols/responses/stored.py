@@ -1,4 +1,4 @@
-"""Answers of the Responses protocol that an agent may name in a later request of the same attempt."""
+"""Stored responses, which later requests of the same attempt can refer to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """previous: the response it continued. items: its input. body: what the agent got."""
+    """previous: the response it continued. items: its input. body: as sent to the agent."""
 
     previous: StoredResponse | None
     items: tuple[Item, ...]
@@ -31,16 +31,16 @@ class StoredResponses:
     def find(self, response_id: str) -> StoredResponse | None:
         return self._by_id.get(response_id)
 
-    def forget(self, response_id: str) -> bool:
-        """Let no later request name it; says whether it was there. Responses that continue it keep their history."""
-        return self._by_id.pop(response_id, None) is not None
+    def forget(self, response_id: str) -> None:
+        """Delete a response. Responses that continue it keep their history."""
+        self._by_id.pop(response_id, None)
 
     def item(self, item_id: str) -> Item | None:
         return self._items.get(item_id)
 
 
 def history(stored: StoredResponse | None) -> list[Item]:
-    """The items of a conversation from its start to the output of `stored`."""
+    """All items of a conversation, up to the output of `stored`."""
     chain: list[StoredResponse] = []
     while stored is not None:
         chain.append(stored)
