@@ -115,7 +115,7 @@ def _parsed(body: bytes, request: EngineRequest, rid: str) -> tuple[Mapping[str,
         answer = orjson.loads(body)
     except orjson.JSONDecodeError as fault:
         raise WrongAnswer(
-            rid, f"(HTTP 200, {len(body)} bytes) is no JSON: {fault}; it reads {words_of(body)[:200]!r}", lost=True
+            rid, f"(HTTP 200, {len(body)} bytes) is not JSON: {fault}; it reads {words_of(body)[:200]!r}", lost=True
         ) from fault
     meta = answer.get("meta_info") if isinstance(answer, dict) else None
     if not isinstance(meta, dict):
@@ -197,7 +197,7 @@ def _columns(entries: object, rid: str) -> tuple[list[Any], list[Any]]:
         at = next(at for at, entry in enumerate(entries) if not isinstance(entry, list) or len(entry) < 2)
     raise WrongAnswer(
         rid,
-        f"has entry {at} of {len(entries)} in output_token_logprobs, {_quoted(entries[at])}, which is no [logprob, id]",
+        f"has entry {at} of {len(entries)} in output_token_logprobs, {_quoted(entries[at])}, which is not [logprob, id]",
     )
 
 
@@ -319,11 +319,11 @@ def _kept(meta: Mapping[str, object], request: EngineRequest, rid: str) -> dict[
 def _alternatives(found: object, rid: str) -> list[object]:
     """Check alternatives: per token a list of [logprob, id, ...] entries, or null."""
     if not isinstance(found, list) or not all(isinstance(place, list | None) for place in found):
-        raise WrongAnswer(rid, f"has {ALTERNATIVES} that are no lists of entries per token: {_quoted(found)}")
+        raise WrongAnswer(rid, f"has {ALTERNATIVES} that are not a list of entries per token: {_quoted(found)}")
     for place in found:
         for entry in place or ():
             if not (isinstance(entry, list) and len(entry) > 1 and type(entry[0]) in NUMBERS and type(entry[1]) is int):
-                raise WrongAnswer(rid, f"has the entry {_quoted(entry)} in {ALTERNATIVES}, which is no [logprob, id]")
+                raise WrongAnswer(rid, f"has the entry {_quoted(entry)} in {ALTERNATIVES}, which is not [logprob, id]")
     return found
 
 

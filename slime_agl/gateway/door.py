@@ -82,11 +82,6 @@ def _forbidden(message: str) -> Refusal:
     return Refusal(403, message, type="permission_error", code="forbidden")
 
 
-def attempt_path(rollout_id: str, attempt_id: str) -> str:
-    """Base path of an attempt's endpoints, the same that Agent Lightning's ProxyLLM builds."""
-    return f"/rollout/{rollout_id}/attempt/{attempt_id}/v1"
-
-
 def mint_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(24)
 

@@ -289,7 +289,7 @@ def test_numbers_that_json_does_not_have_are_tried_again(literal: bytes):
     ],
 )
 def test_a_body_that_is_no_generate_answer_is_tried_again(body: bytes):
-    with pytest.raises(WrongAnswer, match="no `meta_info`|is no JSON") as caught:
+    with pytest.raises(WrongAnswer, match="no `meta_info`|is not JSON") as caught:
         read_answer(body, REQUEST, "r")
     assert caught.value.lost and len(str(caught.value)) < 500
 
