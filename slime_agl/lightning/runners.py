@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
 from slime_agl.errors import ConfigError, SlimeAglError
@@ -143,7 +143,8 @@ class RunnerPool:
 
         port: where the calls of its attempts arrive. max_attempts: at most so many tries, when the pool allows more.
 
-        Cancelling seals and ends the attempt, and the rollout's status becomes 'cancelled'.
+        Cancelling seals the session and ends the attempt before this returns, even when it is cancelled again meanwhile;
+        the rollout's status becomes 'cancelled'.
 
         Raises:
             ConfigError: the rollout would wait for an agent that a paused one holds.
@@ -167,7 +168,7 @@ class RunnerPool:
         try:
             return await asyncio.shield(job.done)
         except asyncio.CancelledError:
-            await self._stop(job)
+            await _to_its_end(self._stop(job))
             raise
         finally:
             self._jobs.pop(rollout.rollout_id, None)
@@ -296,3 +297,12 @@ class RunnerPool:
             self.abandoned_tasks += 1
             self._left_behind.add(task)
             task.add_done_callback(self._left_behind.discard)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await work that has to finish: cancelling the caller again does not interrupt it."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    task.result()

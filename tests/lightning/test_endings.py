@@ -289,6 +289,34 @@ async def test_cancelling_a_run_seals_and_cancels_and_is_not_tried_again(bench) 
     assert (await made.service.metrics())["attempts/cancelled"] == 1
 
 
+async def test_a_run_that_is_cancelled_twice_still_returns_after_its_session_is_sealed(bench) -> None:
+    sealing, go_on, sealed = asyncio.Event(), asyncio.Event(), []
+
+    class Slow(RecordingSession):
+        async def seal(self, rollout_id: str, attempt_id: str) -> str:
+            sealing.set()
+            await go_on.wait()
+            sealed.append(attempt_id)
+            return await super().seal(rollout_id, attempt_id)
+
+    made = await bench(forever, session=Slow())
+    running = asyncio.create_task(made.run({}))
+    while not made.session.events:
+        await asyncio.sleep(0)
+    running.cancel()
+    await sealing.wait()
+    for _ in range(2):
+        running.cancel()
+        await asyncio.sleep(0.01)
+    early = running.done()
+    go_on.set()
+    assert not early
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert len(sealed) == 1
+    assert [rollout.status for rollout in await made.store.query_rollouts()] == ["cancelled"]
+
+
 async def test_cancelling_a_run_that_still_waits_takes_it_from_the_queue(bench, caplog) -> None:
     first_started = asyncio.Event()
 
