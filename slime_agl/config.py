@@ -98,7 +98,11 @@ class FailureConfig:
 
     def policy(self, failure: str) -> Policy:
         """What happens to an execution that failed so; one that made no LLM call is masked, as it has no tokens."""
-        policies = {"agent_error": self.agent_error, "engine_error": self.engine_error, "deadline": self.deadline}
+        policies: dict[str, Policy] = {
+            "agent_error": self.agent_error,
+            "engine_error": self.engine_error,
+            "deadline": self.deadline,
+        }
         return policies.get(failure, "mask")
 
 
@@ -270,18 +274,20 @@ def _check(value: Any, hint: Any, where: str) -> Any:
         return value
     allowed = choices if isinstance(hint, types.UnionType) else (hint,)
     for option in allowed:
-        if option is type(None):
-            matches = value is None
-        elif typing.get_origin(option) is not None:
-            matches = isinstance(value, Mapping) and all(isinstance(x, str) for pair in value.items() for x in pair)
-        elif option is float:
-            matches = isinstance(value, int | float) and not isinstance(value, bool)
-        else:
-            matches = isinstance(value, option) and not (option is int and isinstance(value, bool))
-        if matches:
+        if _is_of(value, option):
             return float(value) if option is float else value
     wanted = " or ".join(_name(option) for option in allowed)
     raise ConfigError(f"{where} is {value!r} ({_kind(value)}), it must be {wanted}")
+
+
+def _is_of(value: Any, option: Any) -> bool:
+    if option is type(None):
+        return value is None
+    if typing.get_origin(option) is not None:
+        return isinstance(value, Mapping) and all(isinstance(x, str) for pair in value.items() for x in pair)
+    if option in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, int | float if option is float else option)
 
 
 def _name(option: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from slime_agl.errors import HostError
 from slime_agl.host import RolloutDataSourceWithBuffer, Sample, ensure_reward_post_process
 from slime_agl.host.data_source import state_paths
-from slime_agl.host.held import from_plain, to_plain
+from slime_agl.host.plain import from_plain, to_plain
 from slime_agl.host.state_file import read_state, remove_parts, write_state
 from slime_agl.outstanding import Outstanding
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, SupportsFloat, TypeGuard
 
 from slime_agl import host
 from slime_agl.assemble import current
+from slime_agl.credit.emitted import Reward
 from slime_agl.credit.groups import Scored, groups_of
 from slime_agl.errors import ConfigError, RewardError
 from slime_agl.execution import Execution
@@ -18,6 +19,8 @@ from slime_agl.host import DynamicFilterOutput, Sample, load_object
 from slime_agl.host.estimators import given, normalised, normalises_groups, scales_groups
 
 RewardFunction = Callable[[Any, Execution], Any]
+# A reward as slime reads it: a number, or a dict when a reward key is set.
+ShapedReward = float | dict[str, Any]
 
 
 def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
@@ -100,7 +103,7 @@ def _one_each(args: Any, items: list[list[Sample]]) -> list[Sample]:
     return [Sample(reward={key: value} if key else value) for value in values]
 
 
-def _scored(sample: Sample, group: Hashable, place: int, reward: Any) -> Scored:
+def _scored(sample: Sample, group: Hashable, place: int, reward: float) -> Scored:
     return Scored(
         group,
         _execution_name(sample, place),
@@ -115,7 +118,7 @@ def _execution_name(sample: Sample, place: int) -> Hashable:
     return place if sample.rollout_id is None else ("rollout", sample.rollout_id)
 
 
-def _group_names(args: Any, samples: list[Sample]) -> list[Any]:
+def _group_names(args: Any, samples: list[Sample]) -> list[int | None] | list[int]:
     """What tells groups apart: group_index; without any, the places that slime goes by."""
     names = [sample.group_index for sample in samples]
     if any(name is not None for name in names):
@@ -132,7 +135,8 @@ def _trained(sample: Sample) -> int:
 
 
 def _raw_reward(sample: Sample, key: str | None) -> Any:
-    reward = sample.reward if not key else (sample.reward or {}).get(key)
+    whole: Any = sample.reward
+    reward = (whole or {}).get(key) if key else whole
     if reward is None:
         raise RewardError(
             f"sample {sample.index} has {f'no reward {key!r}, which --reward-key names' if key else 'no reward'}, "
@@ -156,8 +160,8 @@ async def custom_rm(args: Any, sample: Sample | list[Any], **kwargs: Any) -> Any
         return sample.reward
     runtime = current()
     provenance = (sample.metadata or {}).get("agl") or {}
-    execution = runtime.finished(provenance.get("rollout_id", "")) if runtime is not None else None
-    if execution is None:
+    execution = None if runtime is None else runtime.finished(provenance.get("rollout_id", ""))
+    if runtime is None or execution is None:
         raise RewardError(
             f"sample {sample.index} was not made by slime_agl in the last steps, so its agent's reward is unknown; "
             "use slime_agl.reward.custom_rm together with --rollout-function-path slime_agl.rollout.generate"
@@ -191,7 +195,7 @@ def load_reward_function(path: str | None) -> RewardFunction | None:
     return function
 
 
-async def ask(function: RewardFunction, execution: Execution) -> Any:
+async def ask(function: RewardFunction, execution: Execution) -> Reward:
     """Call the user's reward function, sync or async.
 
     Raises:
@@ -209,27 +213,34 @@ async def ask(function: RewardFunction, execution: Execution) -> Any:
     return checked(reward, f"agl.reward on rollout {execution.rollout_id}")
 
 
-def checked(reward: Any, source: str) -> Any:
+def checked(reward: Any, source: str) -> Reward:
     """A reward as it may stand in a Sample. Raises RewardError for anything but finite numbers."""
     if isinstance(reward, dict) and reward:
-        return {name: checked(value, f"{source}, dimension {name!r}") for name, value in reward.items()}
-    if (isinstance(reward, bool | int | float) or hasattr(reward, "__float__")) and math.isfinite(reward):
+        dimensions: dict[str, Any] = {}
+        for name, value in reward.items():
+            dimensions[name] = checked(value, f"{source}, dimension {name!r}")
+        return dimensions
+    if _is_finite(reward):
         return float(reward)
     raise RewardError(
         f"{source} gave {reward!r} ({type(reward).__name__}), a reward must be a finite number or a dict of such numbers"
     )
 
 
-def shaped(reward: Any, key: str | None, source: str) -> Any:
+def _is_finite(value: Any) -> TypeGuard[SupportsFloat]:
+    return hasattr(value, "__float__") and math.isfinite(value)
+
+
+def shaped(reward: Reward, key: str | None, source: str) -> ShapedReward:
     """A reward in the shape slime reads it: a dict when a reward key is set, a number otherwise.
 
     Raises:
         RewardError: the dict lacks the key.
     """
     if key is None:
-        return next(iter(reward.values())) if isinstance(reward, dict) else reward
-    if not isinstance(reward, dict):
+        return next(iter(reward.values())) if isinstance(reward, Mapping) else reward
+    if not isinstance(reward, Mapping):
         return {key: reward}
     if key not in reward:
         raise RewardError(f"{source} has no dimension {key!r}, which --reward-key names; it has {', '.join(reward)}")
-    return reward
+    return dict(reward)

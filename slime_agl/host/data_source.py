@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from slime_agl.chat.template.loader import load_tokenizer
-from slime_agl.host.held import from_plain, to_plain
 from slime_agl.host.pieces import resolve
+from slime_agl.host.plain import from_plain, to_plain
 from slime_agl.host.state_file import read_state, remove_parts, write_state
 
 logger = logging.getLogger(__name__)

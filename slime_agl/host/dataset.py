@@ -139,7 +139,7 @@ def _jsonl(file: Path) -> Iterator[dict[str, Any]]:
 
 def _parquet(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        from pyarrow import parquet
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports] - optional
     except ImportError as error:
         raise ImportError(f"{file} is a parquet file; install pyarrow to read it, or use .jsonl") from error
     for batch in parquet.ParquetFile(file).iter_batches():

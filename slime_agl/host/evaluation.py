@@ -63,7 +63,7 @@ class EvalPrompts:
 
     def _loaded_tokenizer(self, renders: bool) -> Any:
         if self._tokenizer is None and (renders or self._args.eval_max_prompt_len is not None):
-            self._tokenizer = load_tokenizer(self._args.hf_checkpoint)
+            self._tokenizer = load_tokenizer(str(self._args.hf_checkpoint))
         return self._tokenizer
 
     def _processor(self) -> Any:

@@ -12,7 +12,7 @@ class RolloutFnTrainOutput:
     """samples: groups of n_samples_per_prompt entries, an entry being a Sample or a list of them."""
 
     samples: list[list[Any]]
-    metrics: dict[str, Any] = None
+    metrics: dict[str, Any] | None = None
 
 
 @dataclass
@@ -20,7 +20,7 @@ class RolloutFnEvalOutput:
     """data: dataset name -> {"rewards", "truncated", "samples"}, three lists of one length."""
 
     data: dict[str, dict[str, Any]]
-    metrics: dict[str, Any] = None
+    metrics: dict[str, Any] | None = None
 
 
 def call_rollout_fn(fn: Callable[..., Any], *args: Any, evaluation: bool, **kwargs: Any) -> Any:

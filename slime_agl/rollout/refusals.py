@@ -1,4 +1,4 @@
-"""Options of slime that its trainer or this package cannot join: refused before anything starts, by name."""
+"""Combinations of options that slime's trainer or this package cannot handle, refused by name before anything starts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from slime_agl.host.trainer import TrainerArgs
 
 
 def check_supported(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) -> None:
-    """Look at slime's options before anything starts. slimes_loop: slime calls `slime_agl.generate.generate`.
+    """Check slime's options before anything starts. slimes_loop: slime calls `slime_agl.generate.generate`.
 
     Raises:
-        ConfigError: there are problems; it names all of them.
+        ConfigError: names every problem.
     """
     if found := list(problems(args, config, slimes_loop=slimes_loop)):
         raise ConfigError("\n".join(found))
 
 
 def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) -> Iterator[str]:
-    """What stops a run or trains something wrong, and the flag to change."""
+    """Options that would stop a run or train something wrong, with the flag to change."""
     trainer = args.trainer
     yield from _modes(args, config)
     yield from _estimator(args, trainer, slimes_loop=slimes_loop)
@@ -36,7 +36,7 @@ def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) ->
 
 
 def cautions(args: RolloutArgs) -> Iterator[str]:
-    """What works, but not in every case, or not as one might think."""
+    """Options that work, but not in every case or not as expected."""
     trainer = args.trainer
     if mixes_groups(args):
         yield (
@@ -115,11 +115,11 @@ def _fixed_batches(trainer: TrainerArgs, config: Config, *, slimes_loop: bool) -
 
 
 def mixes_groups(args: RolloutArgs) -> bool:
-    """Whether slime will normalise rewards by position, which mixes groups once an execution gives several Samples."""
+    """Return True if slime normalises rewards by position, which mixes groups once an execution gives several Samples."""
     return normalises_groups(args) and args.custom_reward_post_process_path is None
 
 
 def passrate_counts_samples(args: RolloutArgs) -> bool:
-    """Whether slime's trainer will demand one Sample for each execution, for its pass rates."""
+    """Return True if slime's trainer needs one Sample per execution, for its pass rates."""
     trainer = args.trainer
     return trainer.log_passrate and args.n_samples_per_prompt > 1 and not trainer.debug_rollout_only

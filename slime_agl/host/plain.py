@@ -19,7 +19,7 @@ from slime_agl.errors import HostError
 
 KIND = "$"
 _JSON_INTEGERS = range(-(1 << 63), 1 << 63)
-_HELD = (
+_WRITABLE = (
     "None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, Decimal, NumPy arrays and numbers, "
     "torch tensors and PIL images"
 )
@@ -97,7 +97,7 @@ def _mapping(value: Mapping[Any, Any], where: str, depth: int) -> Any:
 def _arrays(value: Any, where: str, depth: int) -> Any:
     # What is not imported cannot be in use: looking there keeps torch and pillow out of processes without them.
     torch, pil = sys.modules.get("torch"), sys.modules.get("PIL.Image")
-    if isinstance(value, np.ndarray | np.generic) and type(value).__module__ == "numpy":
+    if _is_numpy(value):
         if value.dtype.hasobject or value.dtype.names:
             raise HostError(
                 f"{where} is a NumPy array of {value.dtype}, which a checkpoint cannot hold; use plain numbers"
@@ -113,18 +113,23 @@ def _arrays(value: Any, where: str, depth: int) -> Any:
         return {KIND: ["image", value.mode, list(value.size), _packed(value.tobytes()), palette, _info(value.info)]}
     raise HostError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint cannot hold exactly; "
-        f"it holds {_HELD}: put one of these into the Sample"
+        f"it holds {_WRITABLE}: put one of these into the Sample"
     )
 
 
+def _is_numpy(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and type(value).__module__ == "numpy"
+
+
 def _info(info: Mapping[Any, Any]) -> Any:
-    held = {}
+    kept = {}
     for name, value in info.items():
         try:
-            held[name] = to_plain(value, "info")
-        except HostError:  # decoders leave objects of their own there, which nothing but they look at
+            to_plain(value, "info")
+        except HostError:  # a decoder's own object, which only the decoder reads
             continue
-    return _mapping({name: info[name] for name in held}, "info", 0)
+        kept[name] = value
+    return _mapping(kept, "info", 0)
 
 
 def _packed(content: bytes) -> str:
@@ -153,7 +158,7 @@ def _tensor(kind: str, shape: list[int], text: str) -> Any:
 def _image(mode: str, size: list[int], text: str, palette: list[int] | None, info: Any) -> Any:
     from PIL import Image
 
-    image = Image.frombytes(mode, tuple(size), _bytes(text))
+    image = Image.frombytes(mode, (size[0], size[1]), _bytes(text))
     if palette is not None:
         image.putpalette(palette, "RGBA")
     image.info = from_plain(info)
