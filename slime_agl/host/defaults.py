@@ -1,4 +1,4 @@
-"""An argument namespace as slime has it after parsing, for runs without slime."""
+"""slime's parsed arguments with their defaults, for runs without slime."""
 
 from __future__ import annotations
 

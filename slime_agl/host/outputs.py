@@ -1,4 +1,4 @@
-"""What a rollout function returns; stands in for `slime.rollout.base_types`."""
+"""Outputs of a rollout function; stands in for `slime.rollout.base_types`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RolloutFnEvalOutput:
 
 
 def call_rollout_fn(fn: Callable[..., Any], *args: Any, evaluation: bool, **kwargs: Any) -> Any:
-    """Call a rollout function; wrap the bare samples or data that older ones return."""
+    """Call a rollout function, and wrap the bare samples or data that older ones return."""
     output = fn(*args, **kwargs, evaluation=evaluation)
     if isinstance(output, RolloutFnTrainOutput | RolloutFnEvalOutput):
         return output

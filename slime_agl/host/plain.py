@@ -1,7 +1,7 @@
-"""Values that a Sample may hold as JSON and back, exactly; nothing read here can run.
+"""Convert a Sample's values to JSON data and back, exactly; reading runs no code.
 
-JSON's own values stand as they are. Everything else is an object with the single key KIND, and a real mapping
-that has this key, or a key that is no string, is written as pairs.
+JSON's own values are kept. Everything else becomes an object with the single key KIND; a mapping that contains this key,
+or a key that is not a string, is written as pairs.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _DEEPEST = 100
 
 
 def to_plain(value: Any, where: str, *, depth: int = 0) -> Any:
-    """JSON-able data that `from_plain` turns into an equal value of the same type.
+    """Convert a value to JSON data that `from_plain` turns into an equal value of the same type.
 
     Tensors come back on the CPU. An image of any class comes back as a plain image with the same mode, pixels and
-    palette, and with what of its `info` can be held.
+    palette, and the writable part of its `info`.
 
     Raises:
-        HostError: it holds something that cannot be written; `where` and the path below it say what.
+        HostError: something in it cannot be written; `where` and the path below it name it.
     """
     kind = type(value)
     if depth > _DEEPEST:
@@ -63,10 +63,10 @@ def to_plain(value: Any, where: str, *, depth: int = 0) -> Any:
 
 
 def from_plain(data: Any) -> Any:
-    """The value that `to_plain` was given.
+    """Convert back what `to_plain` returned.
 
     Raises:
-        ValueError, TypeError, KeyError: the data was not made by it.
+        ValueError, TypeError, KeyError: the data is not from `to_plain`.
     """
     if isinstance(data, list):
         return [from_plain(one) for one in data]
@@ -95,7 +95,7 @@ def _mapping(value: Mapping[Any, Any], where: str, depth: int) -> Any:
 
 
 def _arrays(value: Any, where: str, depth: int) -> Any:
-    # What is not imported cannot be in use: looking there keeps torch and pillow out of processes without them.
+    # A module that is not imported cannot have made the value: this avoids importing torch and pillow.
     torch, pil = sys.modules.get("torch"), sys.modules.get("PIL.Image")
     if _is_numpy(value):
         if value.dtype.hasobject or value.dtype.names:

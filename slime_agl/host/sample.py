@@ -1,4 +1,4 @@
-"""One training sample; stands in for `slime.utils.types.Sample`, with arrays where slime has tensors."""
+"""The training sample; stands in for `slime.utils.types.Sample`, with arrays in place of tensors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from slime_agl.host import replay
 
 @dataclass
 class Sample:
-    """Prompt and response tokens, and what training needs of them.
+    """Prompt and response tokens with their training data.
 
-    tokens: ids of prompt and response. response_length: how many of them are response; loss_mask
-    and rollout_log_probs have one entry for each. rollout_id: the execution that several samples
-    share, None where each sample is its own.
+    tokens: ids of prompt and response. response_length: number of response tokens; loss_mask and rollout_log_probs
+    have one entry for each. rollout_id: the execution that several samples share, None if each is its own.
     """
 
     @dataclass
     class SpecInfo:
-        """Speculative decoding, summed over the engine answers of a sample."""
+        """Speculative decoding counts, summed over a sample's engine answers."""
 
         spec_accept_token_num: int = 0
         spec_draft_token_num: int = 0
@@ -52,7 +51,7 @@ class Sample:
 
     @dataclass
     class PrefixCacheInfo:
-        """Prompt tokens, and how many of them the engine had cached, summed over a sample's engine answers."""
+        """Prompt tokens, and those that the engine had cached, summed over a sample's engine answers."""
 
         cached_tokens: int = 0
         total_prompt_tokens: int = 0
@@ -123,7 +122,7 @@ class Sample:
 
     @staticmethod
     def from_dict(data: dict) -> Sample:
-        """The inverse of `to_dict`; keys that are no fields become attributes."""
+        """The inverse of `to_dict`; other keys become attributes."""
         known = {item.name for item in fields(Sample)}
         values = {
             **data,

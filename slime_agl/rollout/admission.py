@@ -25,7 +25,7 @@ class Admission(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batchwise:
-    """slime's way: fetch `fetch` groups while batch and pool hold fewer than `target`; take whichever finishes first."""
+    """slime's way: request `fetch` groups while batch and pool have fewer than `target`; take what finishes first."""
 
     target: int
     fetch: int

@@ -20,10 +20,12 @@ _ADVICE = {
     "engine_error": "see whether the engines behind the router answer (`slime-agl doctor`)",
     "deadline": "raise agl.runners.timeout_seconds, or see what the agent waits for",
     "no_llm_call": (
-        "they ended without an LLM call, so there is nothing to train on: the agent has to send its requests to the endpoint of the "
-        "LLM resource it is given"
+        "they ended without an LLM call, so there is nothing to train on: the agent has to send its requests to the "
+        "endpoint of the LLM resource it is given"
     ),
-    "no_reward": "return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type",
+    "no_reward": (
+        "return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type"
+    ),
     "": "see why nothing that the executions sampled may train",
 }
 
@@ -87,7 +89,7 @@ def refuse_unrewarded(kinds: Counter[str], error: str) -> None:
 
 
 def all_failed(who: str, kinds: Counter[str], error: str) -> str:
-    """The message when nothing of `who` works. kinds: number of executions that failed at each boundary."""
+    """Format the error for when every execution of `who` failed. kinds: failed executions per boundary."""
     counts = ", ".join(f"{kind or 'nothing to train'} {count}" for kind, count in kinds.most_common())
     most = max(kinds, key=lambda kind: kinds[kind], default="")
     shown = f"; the first error:\n{error.rstrip()}" if error else ""

@@ -95,7 +95,7 @@ class Executor:
         return await self.runtime.execute(job)
 
     def _judged(self, source: Sample, execution: Execution) -> Execution:
-        """Judge an execution by its reward: without one it failed; with one, running out of context is not a failure."""
+        """Judge an execution by its reward: without one it failed; with one, a full context is not a failure."""
         if not execution.segments:
             return execution
         rewarded = self.rewarder.can_reward(execution, source)

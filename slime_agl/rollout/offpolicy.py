@@ -11,7 +11,7 @@ from slime_agl.trace.segments import Segment
 
 
 def mask_older(entry: Entry, version: str) -> Entry:
-    """Zero the loss mask of every token that weights other than `version` sampled, and count in `off_policy` those that trained.
+    """Zero the loss mask of every token that weights other than `version` sampled; `off_policy` counts them.
 
     Raises:
         HostError: a sample hook changed the length of a response, so tokens and weights cannot be matched.

@@ -1,4 +1,4 @@
-"""Combinations of options that slime's trainer or this package cannot handle, refused by name before anything starts."""
+"""Refuse combinations of options that slime's trainer or this package cannot handle, before anything starts."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _fixed_batches(trainer: TrainerArgs, config: Config, *, slimes_loop: bool) -
 
 
 def mixes_groups(args: RolloutArgs) -> bool:
-    """Return True if slime normalises rewards by position, which mixes groups once an execution gives several Samples."""
+    """Return True if slime normalises rewards by position, which mixes groups if executions give several Samples."""
     return normalises_groups(args) and args.custom_reward_post_process_path is None
 
 

@@ -20,7 +20,7 @@ FIRST_NUMBER = 1 << 40
 
 
 class Register:
-    """What the executions of all steps share: numbers, warnings already given, lost tokens. Lives as long as its runtime."""
+    """Shared by the executions of all steps on a runtime: numbers, warnings already given, lost tokens."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(FIRST_NUMBER)

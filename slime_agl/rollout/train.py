@@ -1,4 +1,4 @@
-"""A training step: groups are started, completed, filtered and returned; what is left is put back, parked, or goes on."""
+"""A training step: start groups, complete, filter and return them; put back, park, or leave the rest running."""
 
 from __future__ import annotations
 
