@@ -134,10 +134,18 @@ def live_runtime(config: Config, args: RolloutArgs) -> Runtime:
         EngineUnavailable: no engine answers at the router's address.
     """
     made_of = (
-        config, args.router_url, args.hf_checkpoint, args.chat_template_path, args.apply_chat_template_kwargs,
-        tuple(args.rollout_stop_token_ids or ()), args.sglang_tool_call_parser, args.sglang_reasoning_parser,
-        args.concurrency, _replay(args), args.frozen_models,
-    )  # fmt: skip
+        config,
+        args.router_url,
+        args.hf_checkpoint,
+        args.chat_template_path,
+        args.apply_chat_template_kwargs,
+        tuple(args.rollout_stop_token_ids or ()),
+        args.sglang_tool_call_parser,
+        args.sglang_reasoning_parser,
+        args.concurrency,
+        _replay(args),
+        args.frozen_models,
+    )
     with _live.lock:
         if _live.runtime is not None and _live.made_of == made_of:
             return _live.runtime

@@ -59,11 +59,18 @@ class _SessionPort:
 
     async def open(self, rollout_id: str, attempt_id: str) -> str:
         job = self._job
-        return await self._gateway.open(SessionSpec(
-            rollout_id=rollout_id, attempt_id=attempt_id, session_key=job.session_key, sampling=job.sampling,
-            response_limit=job.response_limit, context_limit=job.context_limit, experts_width=job.experts_width,
-            lane=job.lane,
-        ))  # fmt: skip
+        return await self._gateway.open(
+            SessionSpec(
+                rollout_id=rollout_id,
+                attempt_id=attempt_id,
+                session_key=job.session_key,
+                sampling=job.sampling,
+                response_limit=job.response_limit,
+                context_limit=job.context_limit,
+                experts_width=job.experts_width,
+                lane=job.lane,
+            )
+        )
 
     async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
         self.sealed.append(await self._gateway.seal(rollout_id, attempt_id))

@@ -104,9 +104,11 @@ class LoopThread:
 
     def _log(self, error: Exit) -> None:
         logger.error(
-            "%s was raised on the event loop of the thread %s, which goes on", type(error).__name__, self._name,
+            "%s was raised on the event loop of the thread %s, which goes on",
+            type(error).__name__,
+            self._name,
             exc_info=error,
-        )  # fmt: skip
+        )
 
     def _answered(self, future: Future[Any]) -> None:
         with self._lock:

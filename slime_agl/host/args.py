@@ -27,7 +27,7 @@ _FALLBACKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutArgs:
     """The arguments that a rollout function honours, with slime's names and defaults.
 

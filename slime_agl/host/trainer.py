@@ -27,7 +27,7 @@ class Schedule:
         return 0 if wanted == batches else (wanted - 1) * self.size + 1 - samples
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerArgs:
     """The arguments of slime's trainer that decide which Samples it accepts, with slime's names and defaults."""
 

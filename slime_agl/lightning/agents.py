@@ -90,14 +90,18 @@ def _copies_of(agent: AnyAgent) -> Agents:
         reason = f"{type(error).__name__}: {error}"
         logger.warning(
             "the agent %s cannot be copied (%s), so its executions run one at a time; name its class, or a factory "
-            "without parameters that makes one, and each of them gets an agent of its own", _describe(agent), reason,
-        )  # fmt: skip
+            "without parameters that makes one, and each of them gets an agent of its own",
+            _describe(agent),
+            reason,
+        )
         return Agents(lambda: agent, [agent], uncopyable=reason)
     if (seconds := time.monotonic() - began) > SLOW_COPY_SECONDS:
         logger.warning(
             "copying the agent %s took %.1f s, once for each execution that runs at a time; name a factory without "
-            "parameters whose agents share what is large", _describe(agent), seconds,
-        )  # fmt: skip
+            "parameters whose agents share what is large",
+            _describe(agent),
+            seconds,
+        )
     return Agents(lambda: copy.deepcopy(agent), [first])
 
 

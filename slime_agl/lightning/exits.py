@@ -70,8 +70,10 @@ class Exits:
             return
         logger.warning(
             "%s raised %s on the event loop of the agents, which goes on\n%s",
-            owner or "code of no attempt", type(error).__name__, agent_traceback(error),
-        )  # fmt: skip
+            owner or "code of no attempt",
+            type(error).__name__,
+            agent_traceback(error),
+        )
 
 
 def owner_of_traceback(trace: TracebackType | None) -> Owner | None:

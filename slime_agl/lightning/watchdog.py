@@ -48,10 +48,15 @@ class LoopWatchdog:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, thread_id: int, *, seconds: float = BLOCKED_SECONDS,
-        seen: Callable[[Blockage], None] = lambda blockage: None, limit: float | None = None,
+        self,
+        loop: asyncio.AbstractEventLoop,
+        thread_id: int,
+        *,
+        seconds: float = BLOCKED_SECONDS,
+        seen: Callable[[Blockage], None] = lambda blockage: None,
+        limit: float | None = None,
         hopeless: Callable[[str], None] = lambda reason: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop, self._thread_id, self._seconds, self._seen = loop, thread_id, seconds, seen
         self._limit, self._hopeless = limit, hopeless
         self._stopping = threading.Event()
@@ -111,8 +116,11 @@ class LoopWatchdog:
                 "%s has blocked the event loop of all agents for %g s at %s: `%s`; meanwhile no other agent, deadline or "
                 "cancel moves. Await an async call, or `asyncio.to_thread`, there, or set agl.runners.mode to `thread` "
                 "(each place is told once, all are counted in `blocked_loops`)",
-                blockage.owner or "code of no attempt", self._seconds, blockage.place, blockage.line,
-            )  # fmt: skip
+                blockage.owner or "code of no attempt",
+                self._seconds,
+                blockage.place,
+                blockage.line,
+            )
         self._seen(blockage)
 
     def _look(self) -> Blockage | None:

@@ -162,9 +162,11 @@ class Executor:
         reward = self._of_failure(0.0)
         if self.evaluation and samples:
             samples = [_last(samples, execution)]
-        masked = self.builder.mask(samples, reward) if samples else [
-            self.builder.placeholder(source, execution, number, reward)
-        ]  # fmt: skip
+        masked = (
+            self.builder.mask(samples, reward)
+            if samples
+            else [self.builder.placeholder(source, execution, number, reward)]
+        )
         return Entry(self.builder.mask(await self._hooked(masked), reward), execution, False)
 
     async def _hooked(self, samples: list[Sample]) -> list[Sample]:

@@ -14,10 +14,12 @@ from slime_agl.runtime import Runtime
 
 ABORTED = "aborted_tokens"
 # Counts of what agents did after their end or beyond their own attempt.
-CONTAINED = (
-    "late_requests", "dropped_calls", "abandoned_threads", "abandoned_tasks", "leaked_tasks", "mixed_calls", "exits_caught",
-    "blocked_loops", "blocked_seconds", "ended_processes", "left_processes",
-)  # fmt: skip
+CONTAINED = tuple(
+    """
+    late_requests dropped_calls abandoned_threads abandoned_tasks leaked_tasks mixed_calls exits_caught
+    blocked_loops blocked_seconds ended_processes left_processes
+    """.split()
+)
 
 
 class Lasting:

@@ -29,9 +29,15 @@ class OneByOne:
         self._beginning = asyncio.Lock()
 
     async def run(
-        self, args: RolloutArgs, number: int, sample: Sample, sampling: Mapping[str, object], limits: Limits,
-        *, evaluation: bool,
-    ) -> Entry:  # fmt: skip
+        self,
+        args: RolloutArgs,
+        number: int,
+        sample: Sample,
+        sampling: Mapping[str, object],
+        limits: Limits,
+        *,
+        evaluation: bool,
+    ) -> Entry:
         """Run the agent on one Sample in step `number`; the caller runs hooks and reward options."""
         await self._join(args, number)
         executor = Workshop(self._runtime.config, args).executor(

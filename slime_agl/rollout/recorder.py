@@ -17,13 +17,15 @@ from slime_agl.runtime import Runtime
 
 LONGEST_ATTRIBUTE = 2000
 # Arguments of slime that decide prompts, the agent's answers and rewards.
-ARGUMENTS = (
-    "chat_template_path", "apply_chat_template_kwargs", "sglang_tool_call_parser", "sglang_reasoning_parser",
-    "rollout_stop", "rollout_stop_token_ids", "rollout_skip_special_tokens", "rollout_max_context_len",
-    "eval_max_context_len", "rollout_temperature", "rollout_top_p", "rollout_top_k", "use_rollout_routing_replay",
-    "num_layers", "moe_router_topk", "sglang_router_ip", "sglang_router_port", "sglang_model_routers",
-    "rollout_sample_hook_path", "custom_rm_path", "rm_type", "group_rm", "reward_key", "eval_reward_key",
-)  # fmt: skip
+ARGUMENTS = tuple(
+    """
+    chat_template_path apply_chat_template_kwargs sglang_tool_call_parser sglang_reasoning_parser rollout_stop
+    rollout_stop_token_ids rollout_skip_special_tokens rollout_max_context_len eval_max_context_len
+    rollout_temperature rollout_top_p rollout_top_k use_rollout_routing_replay num_layers moe_router_topk
+    sglang_router_ip sglang_router_port sglang_model_routers rollout_sample_hook_path custom_rm_path rm_type
+    group_rm reward_key eval_reward_key
+    """.split()
+)
 
 
 class Books:
@@ -94,8 +96,11 @@ def recorded(execution: Execution, samples: Sequence[Sample], *, with_row: bool)
 def _row(sample: Sample) -> dict[str, object]:
     metadata = {name: value for name, value in (sample.metadata or {}).items() if name != "agl"}
     return {
-        "prompt": sample.prompt, "label": sample.label, "metadata": metadata, "custom_rm_path": sample.custom_rm_path,
-    }  # fmt: skip
+        "prompt": sample.prompt,
+        "label": sample.label,
+        "metadata": metadata,
+        "custom_rm_path": sample.custom_rm_path,
+    }
 
 
 def _sample(sample: Sample) -> RecordedSample:

@@ -43,9 +43,18 @@ class TrainStep:
     """
 
     def __init__(
-        self, *, args: RolloutArgs, number: int, runtime: Runtime, executor: Executor, lasting: Lasting, books: Books,
-        admission: Admission, ending: Ending, data_source: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        args: RolloutArgs,
+        number: int,
+        runtime: Runtime,
+        executor: Executor,
+        lasting: Lasting,
+        books: Books,
+        admission: Admission,
+        ending: Ending,
+        data_source: Any,
+    ) -> None:
         self._args, self._number, self._runtime, self._executor = args, number, runtime, executor
         self._books, self._tally, self._source = books, books.tally, data_source
         self._lasting, self._pool, self._brake = lasting, lasting.pool, lasting.brake
@@ -195,8 +204,11 @@ class TrainStep:
             logger.warning(
                 "--advantage-estimator reinforce_plus_plus takes no masked Sample, so a group with a failed execution is "
                 "replaced: %d in step %d so far, and %d of %d are kept; reinforce_plus_plus_baseline needs no such thing",
-                self._masked, self._number, len(self._kept), self._args.rollout_batch_size,
-            )  # fmt: skip
+                self._masked,
+                self._number,
+                len(self._kept),
+                self._args.rollout_batch_size,
+            )
 
     def _note_filtered(self) -> None:
         """Warn once per step that the filter keeps few groups, since the step ends only when the batch is full."""
@@ -205,9 +217,14 @@ class TrainStep:
         if self._filtered == MANY_BATCHES * target:
             logger.warning(
                 "--dynamic-sampling-filter-path %s has dropped %d groups in step %d and kept %d of the %d that a batch "
-                "needs; its reasons: %s", self._args.dynamic_sampling_filter_path, self._filtered, self._number,
-                len(self._kept), target, self._dropped.collect() or "none given",
-            )  # fmt: skip
+                "needs; its reasons: %s",
+                self._args.dynamic_sampling_filter_path,
+                self._filtered,
+                self._number,
+                len(self._kept),
+                target,
+                self._dropped.collect() or "none given",
+            )
 
     async def _give_all_back(self) -> None:
         """Put every group back, kept, dropped, finished or running: a failed step has taken none."""

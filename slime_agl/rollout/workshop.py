@@ -27,9 +27,17 @@ class Workshop:
         self.rewarder = Rewarder(args, load_reward_function(config.reward), config.credit)
 
     def executor(
-        self, runtime: Runtime, register: Register, step: int, *, evaluation: bool, bare: bool = False,
-        tasks: TaskBuilder | None = None, max_attempts: int | None = None, watcher: Watcher | None = None,
-    ) -> Executor:  # fmt: skip
+        self,
+        runtime: Runtime,
+        register: Register,
+        step: int,
+        *,
+        evaluation: bool,
+        bare: bool = False,
+        tasks: TaskBuilder | None = None,
+        max_attempts: int | None = None,
+        watcher: Watcher | None = None,
+    ) -> Executor:
         """The executor of a step. tasks: in place of `agl.task`; the rest is as in Executor."""
         return Executor(
             runtime=runtime,
