@@ -36,8 +36,8 @@ class RunnersConfig:
     )
     end_leftovers: bool = key(
         True,
-        "end what an attempt leaves running (tasks, programs, servers, daemons) with it, and its processes also if this "
-        "process is killed; `false` for agents that start a shared helper or server on first use",
+        "end what an attempt leaves running (tasks, programs, servers, daemons) with it, and its processes also if "
+        "this process is killed; `false` for agents that start a shared helper or server on first use",
     )
 
     def __post_init__(self) -> None:
@@ -110,8 +110,8 @@ class FailureConfig:
 class CreditConfig:
     mode: Literal["outcome", "per_turn", "per_agent"] = key(
         "outcome",
-        "the reward of an execution's Samples: `outcome` the execution's for all, `per_turn` the discounted return from "
-        "the turn at which a Sample begins, `per_agent` the reward named after the model",
+        "the reward of an execution's Samples: `outcome` the execution's for all, `per_turn` the discounted return "
+        "from the turn at which a Sample begins, `per_agent` the reward named after the model",
     )
     discount: float = key(1.0, "discount per turn, under `per_turn`")
 
@@ -150,13 +150,13 @@ class Config:
     reward: str | None = key(None, "import path of `f(task, execution)`, called when the agent gave no reward")
     task: str | Mapping[str, str] | None = key(
         None,
-        "the agent's task: by default `prompt`, `label` and the row's metadata; a mapping `{field: source}` selects and "
-        "renames fields; the import path of `f(sample)` replaces the task",
+        "the agent's task: by default `prompt`, `label` and the row's metadata; a mapping `{field: source}` selects "
+        "and renames fields; the import path of `f(sample)` replaces the task",
     )
     model: str = key("policy", "model name shown to agents")
     history: Literal["append", "template"] = key(
         "append",
-        "when the chat template rewrites earlier turns: `append` keeps one segment as the model saw it, `template` forks",
+        "if the chat template rewrites earlier turns: `append` keeps one segment as the model saw it, `template` forks",
     )
     sampling: Literal["trainer", "agent"] = key(
         "trainer", "whose temperature and top_p apply; `agent` makes logprobs off-policy for the trainer"
@@ -178,8 +178,8 @@ class Config:
     record_dir: str | None = key(None, "directory for one file per step with every execution and its tokens")
     resume: Literal["whole", "position"] = key(
         "whole",
-        "what `ResumableDataSource` resumes from: `whole` requires its own state of the step, `position` accepts slime's "
-        "if there is none, without the groups that were active",
+        "what `ResumableDataSource` resumes from: `whole` requires its own state of the step, `position` accepts "
+        "slime's if there is none, without the groups that were active",
     )
     dashboard_port: int | None = key(
         None,

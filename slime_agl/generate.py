@@ -73,8 +73,8 @@ def _returned(config: Config, entry: Entry) -> Sample | list[Sample]:
         return entry.samples
     if len(entry.samples) > 1:
         raise ConfigError(
-            f"an execution made {len(entry.samples)} Samples (forks: {forks(entry.execution)}), and slime's loop was promised one each; "
-            "set agl.generate_returns: list, or use --rollout-function-path slime_agl.rollout.generate, which needs "
-            "no such setting"
+            f"an execution made {len(entry.samples)} Samples (forks: {forks(entry.execution)}), and slime's loop was "
+            "promised one each; set agl.generate_returns: list, or use --rollout-function-path "
+            "slime_agl.rollout.generate, which needs no such setting"
         )
     return entry.samples[0]

@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Closable)
 
 
 class Runtime(Protocol):
-    """Runs agents. `start`, `stop`, `run` and `submit` may be called from any thread, the coroutines on its own loop."""
+    """Runs agents. `start`, `stop`, `run` and `submit` are thread-safe; the coroutines belong on its own loop."""
 
     @property
     def config(self) -> Config: ...

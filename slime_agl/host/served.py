@@ -33,8 +33,8 @@ def trained_model(path: str | Path, hf_checkpoint: Any) -> str:
         return trained[0]
     if not trained:
         raise ConfigError(
-            f"{FLAG} {path}: none of its {len(names)} models ({', '.join(names)}) gets weights, so agents would train on "
-            "answers of a frozen model; set `update_weights: true` for the one that is trained"
+            f"{FLAG} {path}: none of its {len(names)} models ({', '.join(names)}) gets weights, so agents would train "
+            "on answers of a frozen model; set `update_weights: true` for the one that is trained"
         )
     raise ConfigError(
         f"{FLAG} {path}: {len(trained)} of its {len(names)} models get weights ({', '.join(trained)}), and slime "

@@ -70,9 +70,9 @@ class ForeignCalls:
         self.count += 1
         message = (
             f"{owner} sent a model call to the address of attempt {named[1]} of rollout {named[0]}, which runs at the "
-            "same time: they share a client or an endpoint. The call is refused, since its turn would be trained in the "
-            "wrong execution. Keep them in the agent's own object or in local variables, and name the agent's class, or "
-            "a factory, as agl.agent"
+            "same time: they share a client or an endpoint. The call is refused, since its turn would be trained in "
+            "the wrong execution. Keep them in the agent's own object or in local variables, and name the agent's "
+            "class, or a factory, as agl.agent"
         )
         if self.count == 1:
             logger.warning("%s (later ones are only counted, in `mixed_calls`)", message)

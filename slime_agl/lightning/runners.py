@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from slime_agl.errors import ConfigError, SlimeAglError
@@ -137,14 +137,13 @@ class RunnerPool:
         lane: Lane,
         resources_id: str,
         port: AttemptPort,
-        metadata: Mapping[str, object] | None = None,
         max_attempts: int | None = None,
     ) -> RolloutOutcome:
         """Run the agent on a task until it succeeds or its attempts are used up.
 
         port: opens and seals its sessions. max_attempts: an upper bound below the pool's own.
 
-        Cancelling seals the session and ends the attempt before this returns, even when it is cancelled again meanwhile;
+        Cancelling seals the session and ends the attempt before this returns, even if it is cancelled again meanwhile;
         the rollout's status becomes 'cancelled'.
 
         Raises:
@@ -156,14 +155,12 @@ class RunnerPool:
             raise SlimeAglError("the runner pool is closed; start it before running rollouts")
         if self._holder is not None and self._holder is not self._lanes[lane] and self._holder.clock.paused:
             raise ConfigError(
-                "an execution that was parked with the end of its step holds the only agent, since it cannot be copied; "
-                "name the agent's class as agl.agent, or a factory without parameters, or leave --partial-rollout out"
+                "an execution that was parked with the end of its step holds the only agent, since it cannot be "
+                "copied; name the agent's class as agl.agent, or a factory without parameters, or leave --partial-rollout out"
             )
         tries = min(self._max_attempts, max_attempts or self._max_attempts)
         config = RolloutConfig(max_attempts=tries, retry_condition=[FAILED, TIMEOUT])
-        rollout = await self._store.enqueue_rollout(
-            task, mode=lane, resources_id=resources_id, config=config, metadata=dict(metadata or {})
-        )
+        rollout = await self._store.enqueue_rollout(task, mode=lane, resources_id=resources_id, config=config)
         job = self._jobs[rollout.rollout_id] = _Job(rollout.rollout_id, self._lanes[lane], port)
         self._serve_later(job)
         try:
@@ -176,7 +173,7 @@ class RunnerPool:
             self._ended.append(rollout.rollout_id)
 
     def take_ended(self) -> list[str]:
-        """Rollouts that have ended since the last call, cancelled ones included; the store keeps them until released."""
+        """Rollouts that have ended since the last call, including cancelled ones; the store keeps them until release."""
         ended, self._ended = self._ended, []
         return ended
 

@@ -33,7 +33,7 @@ class Lightning:
     frozen: endpoints of models that are not trained (`http://host:port/v1`), by resource name; agents call
     them directly, so their answers are not recorded.
     dashboard_port: loopback port of Agent Lightning's dashboard, None for none.
-    The rest is as in RunnerPool. sink: takes the turns that the gateway commits; it alone may be called from other threads.
+    The rest is as in RunnerPool. sink: takes the turns that the gateway commits; it alone is thread-safe.
     """
 
     def __init__(
@@ -149,7 +149,6 @@ class Lightning:
         lane: Lane,
         resources_id: str,
         port: AttemptPort,
-        metadata: Mapping[str, object] | None = None,
         max_attempts: int | None = None,
     ) -> RolloutOutcome:
         """Run one rollout; see RunnerPool.run.
@@ -165,9 +164,7 @@ class Lightning:
             )
         self._uses[resources_id] += 1
         try:
-            return await pool.run(
-                task, lane=lane, resources_id=resources_id, port=port, metadata=metadata, max_attempts=max_attempts
-            )
+            return await pool.run(task, lane=lane, resources_id=resources_id, port=port, max_attempts=max_attempts)
         finally:
             self._uses[resources_id] -= 1
             await self._retire(resources_id)

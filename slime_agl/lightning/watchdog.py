@@ -101,8 +101,8 @@ class LoopWatchdog:
         if blockage is not None:
             self._hopeless(
                 f"{blockage.owner or 'code of no attempt'} has blocked the event loop of all agents for more than "
-                f"{self._limit:g} s (agl.runners.timeout_seconds) at {blockage.place}: `{blockage.line}`, and cannot be "
-                "interrupted there; use an async call, or set agl.runners.mode to `thread`"
+                f"{self._limit:g} s (agl.runners.timeout_seconds) at {blockage.place}: `{blockage.line}`, and cannot "
+                "be interrupted there; use an async call, or set agl.runners.mode to `thread`"
             )
 
     def _tell(self) -> None:
@@ -113,9 +113,9 @@ class LoopWatchdog:
         if blockage.place not in self._told:
             self._told.add(blockage.place)
             logger.warning(
-                "%s has blocked the event loop of all agents for %g s at %s: `%s`; meanwhile no other agent, deadline or "
-                "cancel moves. Await an async call, or `asyncio.to_thread`, there, or set agl.runners.mode to `thread` "
-                "(each place is told once, all are counted in `blocked_loops`)",
+                "%s has blocked the event loop of all agents for %g s at %s: `%s`; meanwhile no other agent, deadline "
+                "or cancel moves. Await an async call, or `asyncio.to_thread`, there, or set agl.runners.mode to "
+                "`thread` (each place is told once, all are counted in `blocked_loops`)",
                 blockage.owner or "code of no attempt",
                 self._seconds,
                 blockage.place,

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class OneByOne:
-    """Runs single executions on the runtime's loop. slime's loops accept no metrics, so they are logged at a step's end.
+    """Runs single executions on the runtime's loop. slime's loops accept no metrics: they are logged at a step's end.
 
     An execution is entered in the books of the step in which it ends.
     """

@@ -40,20 +40,20 @@ def cautions(args: RolloutArgs) -> Iterator[str]:
     trainer = args.trainer
     if mixes_groups(args):
         yield (
-            f"--custom-reward-post-process-path is not set: under --advantage-estimator {args.advantage_estimator} slime "
-            "normalises rewards by position, so the first execution that gives several Samples will stop the run, and "
-            f"masked executions count as reward 0; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
+            f"--custom-reward-post-process-path is not set: under --advantage-estimator {args.advantage_estimator} "
+            "slime normalises rewards by position, so the first execution that gives several Samples will stop the "
+            f"run, and masked executions count as reward 0; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
         )
     if trainer.estimator == "ppo" and trainer.kl_coef and not trainer.use_rollout_logprobs:
         yield (
-            f"--kl-coef {trainer.kl_coef} under --advantage-estimator ppo also counts the KL of tokens that the model did "
-            "not sample, such as tool results: slime's estimator takes no mask. --use-kl-loss --kl-loss-coef leaves "
-            "them out"
+            f"--kl-coef {trainer.kl_coef} under --advantage-estimator ppo also counts the KL of tokens that the model "
+            "did not sample, such as tool results: slime's estimator takes no mask. --use-kl-loss --kl-loss-coef "
+            "leaves them out"
         )
     if passrate_counts_samples(args):
         yield (
-            "--log-passrate stops slime's trainer at the first batch in which an execution gives several Samples; leave "
-            "it out if your agent branches or has subagents"
+            "--log-passrate stops slime's trainer at the first batch in which an execution gives several Samples; "
+            "leave it out if your agent branches or has subagents"
         )
 
 
@@ -80,14 +80,14 @@ def _estimator(args: RolloutArgs, trainer: TrainerArgs, *, slimes_loop: bool) ->
         )
     if trainer.needs_trained_tokens and slimes_loop:
         yield (
-            "a failed execution is a masked Sample, at which --advantage-estimator reinforce_plus_plus stops slime; use "
-            f"--rollout-function-path {ROLLOUT_FUNCTION}, which replaces its group, or reinforce_plus_plus_baseline"
+            "a failed execution is a masked Sample, at which --advantage-estimator reinforce_plus_plus stops slime; "
+            f"use --rollout-function-path {ROLLOUT_FUNCTION}, which replaces its group, or reinforce_plus_plus_baseline"
         )
     if trainer.estimator == "ppo" and trainer.kl_coef and trainer.use_rollout_logprobs:
         yield (
             f"--kl-coef {trainer.kl_coef} with --use-rollout-logprobs under --advantage-estimator ppo takes the KL of "
-            "tokens that the model did not sample, such as tool results, from a logprob of 0; leave --use-rollout-logprobs "
-            "out, or use --use-kl-loss --kl-loss-coef in place of --kl-coef"
+            "tokens that the model did not sample, such as tool results, from a logprob of 0; leave "
+            "--use-rollout-logprobs out, or use --use-kl-loss --kl-loss-coef in place of --kl-coef"
         )
 
 
@@ -99,8 +99,8 @@ def _fixed_batches(trainer: TrainerArgs, config: Config, *, slimes_loop: bool) -
     if slimes_loop:
         if config.generate_returns == "list":
             yield (
-                "agl.generate_returns: list lets an execution give several Samples, and slime's fixed micro-batches stop "
-                f"at a number that does not divide; {mend}"
+                "agl.generate_returns: list lets an execution give several Samples, and slime's fixed micro-batches "
+                f"stop at a number that does not divide; {mend}"
             )
     elif trainer.megatron_config_path:
         yield (

@@ -57,8 +57,8 @@ def check_generate_functions(args: RolloutArgs, register: Register, *, evaluatio
     """
     if args.custom_generate_function_path not in (None, CUSTOM_GENERATE):
         register.warn_once(
-            f"--custom-generate-function-path {args.custom_generate_function_path} is not called: this rollout function "
-            "runs agl.agent in its place; leave the flag out, or make the function an agent"
+            f"--custom-generate-function-path {args.custom_generate_function_path} is not called: this rollout "
+            "function runs agl.agent in its place; leave the flag out, or make the function an agent"
         )
     for dataset in args.eval_datasets if evaluation else ():
         path = getattr(dataset, "custom_generate_function_path", None)
@@ -86,8 +86,8 @@ def check_fan_out(args: RolloutArgs, execution: Execution, samples: Sequence[Sam
         return
     if passrate_counts_samples(args):
         raise ConfigError(
-            f"rollout {execution.rollout_id} gave {len(samples)} Samples (forks: {forks(execution)}), and --log-passrate "
-            "stops slime's trainer when an execution gives more than one; leave it out"
+            f"rollout {execution.rollout_id} gave {len(samples)} Samples (forks: {forks(execution)}), and "
+            "--log-passrate stops slime's trainer when an execution gives more than one; leave it out"
         )
     if mixes_groups(args):
         raise ConfigError(

@@ -185,9 +185,9 @@ class TrainStep:
                 raise
             raise ConfigError(
                 f"{self._args.dynamic_sampling_filter_path} failed ({type(error).__name__}: {error}) on a group whose "
-                f"{len(counts)} executions gave {', '.join(map(str, counts))} Samples; it is shown a list of Samples for "
-                "each of them. Use --dynamic-sampling-filter-path slime_agl.reward.check_reward_nonzero_std in place of "
-                "slime's filter of that name, or let your filter take lists"
+                f"{len(counts)} executions gave {', '.join(map(str, counts))} Samples; it is shown a list of Samples "
+                "for each of them. Use --dynamic-sampling-filter-path slime_agl.reward.check_reward_nonzero_std in "
+                "place of slime's filter of that name, or let your filter take lists"
             ) from error
 
     def _drop(self, active: ActiveGroup, entries: list[Entry], reason: str) -> None:
@@ -202,8 +202,8 @@ class TrainStep:
         self._masked += 1
         if self._masked == MANY_BATCHES * self._args.rollout_batch_size:
             logger.warning(
-                "--advantage-estimator reinforce_plus_plus takes no masked Sample, so a group with a failed execution is "
-                "replaced: %d in step %d so far, and %d of %d are kept; reinforce_plus_plus_baseline needs no such thing",
+                "--advantage-estimator reinforce_plus_plus takes no masked Sample, so a group with a failed execution "
+                "is replaced: %d in step %d so far, and %d of %d are kept; reinforce_plus_plus_baseline has no such limit",
                 self._masked,
                 self._number,
                 len(self._kept),
