@@ -1,4 +1,4 @@
-"""The one place that picks parts and puts them together, and the one global: the live runtime."""
+"""Choose and assemble the parts; hold the one global, the live runtime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_renderer(args: RolloutArgs, tokenizer: Any, *, trust_remote_code: bool = True) -> Renderer:
-    """The renderer of slime's checkpoint and chat template. trust_remote_code: see `make_runtime`.
+    """Make the renderer of slime's checkpoint and chat template. trust_remote_code: see `make_runtime`.
 
     Raises:
         ConfigError: the template file cannot be read.
@@ -46,7 +46,7 @@ def make_renderer(args: RolloutArgs, tokenizer: Any, *, trust_remote_code: bool 
 
 
 def make_plan(renderer: Renderer, checkpoint: str) -> TemplateAudit:
-    """Try the chat template, and log what it forks at, what it hides from the model and which stop token it lacks."""
+    """Audit the chat template; log where it forks, what it hides from the model, and which stop token it lacks."""
     plan = audit(renderer)
     forks = [f"{kind} ({reason})" for kind, reason in plan.report.forks().items()]
     logger.info("chat template of %s: %s", checkpoint, f"forks at {', '.join(forks)}" if forks else "no forks")
@@ -58,9 +58,9 @@ def make_plan(renderer: Renderer, checkpoint: str) -> TemplateAudit:
 def make_runtime(
     config: Config, args: RolloutArgs, *, engine: Engine | None = None, trust_remote_code: bool = True
 ) -> Runtime:
-    """Assemble a runtime, not started yet. engine: in place of slime's router.
+    """Assemble a runtime without starting it. engine: replaces slime's router.
 
-    trust_remote_code: whether code of the checkpoint may run, as slime allows it.
+    trust_remote_code: allow the checkpoint's own code to run, as slime does.
 
     Raises:
         ConfigError, TemplateError: a part cannot be made from this configuration.
@@ -94,7 +94,7 @@ def make_runtime(
         parser=ReplyParser(
             renderer, tool_call_parser=args.sglang_tool_call_parser, reasoning_parser=args.sglang_reasoning_parser
         ),
-        sink=lightning,
+        sink=lightning.sink,
         model=config.model,
         policy=config.sampling,
     )
@@ -115,7 +115,7 @@ def _template(path: Any) -> str | None:
 
 
 class _Live:
-    """Holder of the runtime behind `generate`: slime names us by a function path, which leaves no other place."""
+    """Hold the runtime behind `generate`: slime names a function path, which offers no other place for state."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -127,17 +127,25 @@ _live = _Live()
 
 
 def live_runtime(config: Config, args: RolloutArgs) -> Runtime:
-    """The running runtime for these settings; made on the first call, and again when they change.
+    """Return the running runtime for these settings; start it on the first call, restart it when they change.
 
     Raises:
-        ConfigError, TemplateError: see `make_runtime`; ConfigError also when replay data does not arrive.
+        ConfigError, TemplateError: see `make_runtime`; ConfigError also if replay data does not arrive.
         EngineUnavailable: no engine answers at the router's address.
     """
     made_of = (
-        config, args.router_url, args.hf_checkpoint, args.chat_template_path, args.apply_chat_template_kwargs,
-        tuple(args.rollout_stop_token_ids or ()), args.sglang_tool_call_parser, args.sglang_reasoning_parser,
-        args.concurrency, _replay(args), args.frozen_models,
-    )  # fmt: skip
+        config,
+        args.router_url,
+        args.hf_checkpoint,
+        args.chat_template_path,
+        args.apply_chat_template_kwargs,
+        tuple(args.rollout_stop_token_ids or ()),
+        args.sglang_tool_call_parser,
+        args.sglang_reasoning_parser,
+        args.concurrency,
+        _replay(args),
+        args.frozen_models,
+    )
     with _live.lock:
         if _live.runtime is not None and _live.made_of == made_of:
             return _live.runtime
@@ -150,12 +158,12 @@ def live_runtime(config: Config, args: RolloutArgs) -> Runtime:
 
 
 def current() -> Runtime | None:
-    """The live runtime, or None."""
+    """Return the live runtime, or None."""
     return _live.runtime
 
 
 def shutdown() -> None:
-    """Stop the live runtime; may be called again. The next `generate` makes a new one."""
+    """Stop the live runtime. Idempotent; the next `generate` starts a new one."""
     with _live.lock:
         _stop()
 

@@ -1,4 +1,4 @@
-"""The `agl:` mapping of slime's --custom-config-path, read once into one frozen tree."""
+"""Read the `agl:` mapping of slime's --custom-config-path into one frozen tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def at_least(name: str, value: int | None, least: int) -> None:
 
 
 def key(default: Any, text: str) -> Any:
-    """A configuration field: its default, and the sentence that documents it."""
+    """A configuration field with its default and its documentation."""
     return field(default=default, metadata={"help": text})
 
 
@@ -26,18 +26,18 @@ def key(default: Any, text: str) -> Any:
 class RunnersConfig:
     mode: Literal["auto", "async", "thread"] = key(
         "auto",
-        "where agents run: `async` on one event loop, `thread` one thread each, `auto` by the agent's own kind",
+        "where agents run: `async` on one event loop, `thread` in a thread each, `auto` by the kind of agent",
     )
     max_concurrency: int | None = key(
-        None, "most executions at a time; default slime's `sglang_server_concurrency` times the number of engines"
+        None, "maximum concurrent executions; default: slime's `sglang_server_concurrency` times the number of engines"
     )
     timeout_seconds: float | None = key(
-        3600.0, "deadline of one attempt, then it is sealed, aborted and cancelled; null for none"
+        3600.0, "deadline of an attempt, at which it is sealed, aborted and cancelled; null for none"
     )
     end_leftovers: bool = key(
         True,
-        "whether what an attempt left running (tasks, programs, servers, daemons) ends with it, and processes with this "
-        "one when it is killed; `false` for agents that start a helper or a server on first use for all executions",
+        "end what an attempt leaves running (tasks, programs, servers, daemons) with it, and its processes also if "
+        "this process is killed; `false` for agents that start a shared helper or server on first use",
     )
 
     def __post_init__(self) -> None:
@@ -52,12 +52,12 @@ class RunnersConfig:
 class GatewayConfig:
     host: str = key("127.0.0.1", "address the gateway binds")
     port: int = key(0, "port the gateway binds; 0 takes a free one")
-    public_url: str | None = key(None, "URL under which agents reach the gateway, when it is not `http://host:port`")
+    public_url: str | None = key(None, "URL under which agents reach the gateway, if not `http://host:port`")
     auth: Literal["auto", "required"] = key(
         "auto",
-        "`required`: only an attempt's own key is let in; `auto`: the same where `host` or `public_url` is not loopback, "
-        "while on loopback a placeholder such as `dummy` passes and another attempt's key does not; what a web page "
-        "sends (a foreign Host, any Origin, other bodies than `application/json`) never passes",
+        "`required`: accept only an attempt's own key; `auto`: the same unless `host` and `public_url` are loopback, "
+        "where a placeholder such as `dummy` is accepted too, but not another attempt's key; requests from web pages "
+        "(a foreign Host, any Origin, bodies other than `application/json`) are always refused",
     )
 
     def __post_init__(self) -> None:
@@ -70,24 +70,24 @@ class GatewayConfig:
 Policy = Literal["retry", "mask", "negative"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureConfig:
     agent_error: Policy = key(
         "mask",
-        "an agent that raised: `mask` leaves a placeholder that neither trains nor counts in a baseline, `negative` "
-        "trains what it did, `retry` runs the agent again and masks when no try is left",
+        "policy when the agent raises: `mask` leaves a placeholder that neither trains nor counts in a baseline, "
+        "`negative` trains on what it did, `retry` runs the agent again and masks after the last attempt",
     )
-    engine_error: Policy = key("mask", "the same when the engine failed under the agent")
-    deadline: Policy = key("mask", "the same when the attempt met its deadline")
-    max_attempts: int = key(3, "most tries of an execution under `retry`")
+    engine_error: Policy = key("mask", "the same when the engine fails during an attempt")
+    deadline: Policy = key("mask", "the same when an attempt exceeds its deadline")
+    max_attempts: int = key(3, "maximum attempts per execution under `retry`")
     negative_reward: float = key(0.0, "reward of a failed execution under `negative`")
     stall_groups: int | None = key(
         None,
-        "a run that has worked stops when so many groups in a row have no usable execution, and `stall_seconds` have "
-        "passed; default four batches. One in which nothing ever worked stops after one batch and 8 executions",
+        "stop a run that has worked when this many groups in a row have no usable execution and `stall_seconds` have "
+        "passed; default: four batches. A run in which nothing has ever worked stops after one batch and 8 executions",
     )
     stall_seconds: float | None = key(
-        600.0, "seconds of a step without a usable group before a stall stops the run; null for never"
+        600.0, "seconds without a usable group, within a step, before a stall stops the run; null for never"
     )
 
     def __post_init__(self) -> None:
@@ -97,8 +97,12 @@ class FailureConfig:
             raise ConfigError(f"agl.failure.stall_seconds is {self.stall_seconds}, it must be at least 0, or null")
 
     def policy(self, failure: str) -> Policy:
-        """What happens to an execution that failed so; one that made no LLM call is masked, as it has no tokens."""
-        policies = {"agent_error": self.agent_error, "engine_error": self.engine_error, "deadline": self.deadline}
+        """The policy for a failure. One without an LLM call is masked, since it has no tokens."""
+        policies: dict[str, Policy] = {
+            "agent_error": self.agent_error,
+            "engine_error": self.engine_error,
+            "deadline": self.deadline,
+        }
         return policies.get(failure, "mask")
 
 
@@ -106,10 +110,10 @@ class FailureConfig:
 class CreditConfig:
     mode: Literal["outcome", "per_turn", "per_agent"] = key(
         "outcome",
-        "which reward the Samples of one execution get: `outcome` the execution's on all of them, `per_turn` the "
-        "discounted rewards from the turn on at which a Sample begins, `per_agent` the reward named for the model",
+        "the reward of an execution's Samples: `outcome` the execution's for all, `per_turn` the discounted return "
+        "from the turn at which a Sample begins, `per_agent` the reward named after the model",
     )
-    discount: float = key(1.0, "how much a reward counts one turn earlier, under `per_turn`")
+    discount: float = key(1.0, "discount per turn, under `per_turn`")
 
     def __post_init__(self) -> None:
         if not 0 <= self.discount <= 1:
@@ -125,62 +129,62 @@ class CreditConfig:
 class AsyncConfig:
     enabled: bool = key(
         False,
-        "for `train_async.py`: agents go on working between the steps and through weight updates; "
-        "needs engines that are not colocated",
+        "for `train_async.py`: agents continue between steps and through weight updates; requires engines that are not "
+        "colocated",
     )
     max_staleness: int = key(
         1,
-        "most steps between the start of a group and its delivery: one batch is started ahead, and a slow group may take "
-        "this long while others are delivered",
+        "maximum steps between the start of a group and its delivery: one batch is started ahead, and slow groups may "
+        "take this long while others are delivered",
     )
 
     def __post_init__(self) -> None:
         at_least("agl.async.max_staleness", self.max_staleness, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything a user can set. Field names are the YAML keys (`async_` is `async`); nested classes are nested mappings."""
+    """All settings. Field names are YAML keys (`async_` is `async`); nested classes are nested mappings."""
 
     agent: str = key("", "import path of the agent: a `LitAgent`, an `@agl.rollout` function, or a factory (required)")
-    reward: str | None = key(None, "import path of `f(task, execution)`, asked when the agent gave no reward")
+    reward: str | None = key(None, "import path of `f(task, execution)`, called when the agent gave no reward")
     task: str | Mapping[str, str] | None = key(
         None,
-        "how a Sample becomes the agent's task: default `prompt` and `label` merged with the row's metadata; "
-        "a mapping `{field: source}` renames; an import path of `f(sample)` replaces",
+        "the agent's task: by default `prompt`, `label` and the row's metadata; a mapping `{field: source}` selects "
+        "and renames fields; the import path of `f(sample)` replaces the task",
     )
     model: str = key("policy", "model name shown to agents")
     history: Literal["append", "template"] = key(
         "append",
-        "when the chat template rewrites earlier turns: `append` keeps one segment as the model saw it, `template` forks",
+        "if the chat template rewrites earlier turns: `append` keeps one segment as the model saw it, `template` forks",
     )
     sampling: Literal["trainer", "agent"] = key(
-        "trainer", "whose temperature and top_p count; `agent` makes logprobs off-policy for the trainer"
+        "trainer", "whose temperature and top_p apply; `agent` makes logprobs off-policy for the trainer"
     )
     spans: Literal["light", "tokens"] = key(
-        "light", "`tokens` writes token ids into Agent Lightning's spans, for its own adapters; costs memory and time"
+        "light", "`tokens` writes token ids into Agent Lightning's spans for its adapters, at a cost in memory and time"
     )
     generate_returns: Literal["sample", "list"] = key(
         "sample",
-        "what `slime_agl.generate.generate` gives slime's own loop for an execution: `sample` refuses one that made "
-        "several Samples, `list` makes a list of every one, for agents that branch (slime's own dynamic "
-        "filters, --group-rm and fully-async loop take no lists)",
+        "what `slime_agl.generate.generate` returns to slime's own loop: `sample` refuses executions with several "
+        "Samples, `list` returns a list for every execution, for agents that branch (slime's own dynamic filters, "
+        "--group-rm and fully-async loop accept no lists)",
     )
     runners: RunnersConfig = RunnersConfig()
     gateway: GatewayConfig = GatewayConfig()
     credit: CreditConfig = CreditConfig()
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()
-    record_dir: str | None = key(None, "directory that gets one file a step with every execution and its tokens")
+    record_dir: str | None = key(None, "directory for one file per step with every execution and its tokens")
     resume: Literal["whole", "position"] = key(
         "whole",
-        "what `ResumableDataSource` goes on from: `whole` needs its own state of the step, `position` takes slime's where "
-        "there is none, without the groups that were under way",
+        "what `ResumableDataSource` resumes from: `whole` requires its own state of the step, `position` accepts "
+        "slime's if there is none, without the groups that were active",
     )
     dashboard_port: int | None = key(
         None,
-        "loopback port of Agent Lightning's own dashboard over the store of this process, at the address with a token "
-        "that the log shows; null for none",
+        "loopback port of Agent Lightning's dashboard for the store of this process; the log shows its URL with a "
+        "token; null for none",
     )
 
     def __post_init__(self) -> None:
@@ -208,7 +212,7 @@ class Config:
 
 
 def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of every configuration key, in order; the README's table is made from it."""
+    """(key, default, meaning) of every configuration key, in order; the source of the README's table."""
     rows = []
     for item in dataclasses.fields(cls):
         name = f"{prefix}.{_key_of(item)}"
@@ -228,7 +232,7 @@ def table() -> str:
 
 
 def _spelled_out(mapping: Any) -> Any:
-    """The mapping with `failure: POLICY` and `credit: MODE` written as the mappings that they stand for."""
+    """Expand the short forms `failure: POLICY` and `credit: MODE`."""
     if not isinstance(mapping, Mapping):
         return mapping
     words = {name: mapping[name] for name in ("failure", "credit") if isinstance(mapping.get(name), str)}
@@ -270,18 +274,20 @@ def _check(value: Any, hint: Any, where: str) -> Any:
         return value
     allowed = choices if isinstance(hint, types.UnionType) else (hint,)
     for option in allowed:
-        if option is type(None):
-            matches = value is None
-        elif typing.get_origin(option) is not None:
-            matches = isinstance(value, Mapping) and all(isinstance(x, str) for pair in value.items() for x in pair)
-        elif option is float:
-            matches = isinstance(value, int | float) and not isinstance(value, bool)
-        else:
-            matches = isinstance(value, option) and not (option is int and isinstance(value, bool))
-        if matches:
+        if _is_of(value, option):
             return float(value) if option is float else value
     wanted = " or ".join(_name(option) for option in allowed)
     raise ConfigError(f"{where} is {value!r} ({_kind(value)}), it must be {wanted}")
+
+
+def _is_of(value: Any, option: Any) -> bool:
+    if option is type(None):
+        return value is None
+    if typing.get_origin(option) is not None:
+        return isinstance(value, Mapping) and all(isinstance(x, str) for pair in value.items() for x in pair)
+    if option in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, int | float if option is float else option)
 
 
 def _name(option: Any) -> str:

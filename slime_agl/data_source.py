@@ -1,4 +1,4 @@
-"""A data source that loses no prompt and gives none twice, wherever a run is cut: for --data-source-path."""
+"""A data source for --data-source-path that neither loses nor repeats a prompt, wherever a run is interrupted."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ from typing import Any
 from slime_agl.errors import HostError
 from slime_agl.host import RolloutDataSourceWithBuffer, Sample, ensure_reward_post_process
 from slime_agl.host.data_source import state_paths
-from slime_agl.host.held import from_plain, to_plain
+from slime_agl.host.plain import from_plain, to_plain
 from slime_agl.host.state_file import read_state, remove_parts, write_state
 from slime_agl.outstanding import Outstanding
 
 logger = logging.getLogger(__name__)
 
 NAME = "resumable_data_source_"
-# Until slime has saved a step it may still ask for it; train_async.py is one step ahead of what it saves.
+# slime may still ask for a step until it has saved it; train_async.py runs one step ahead of what it saves.
 STEPS_KEPT = 3
 _POSITION = ("sample_offset", "epoch_id", "sample_group_index", "sample_index", "metadata")
 
 
 class ResumableDataSource(RolloutDataSourceWithBuffer):
-    """slime's buffered data source, and the state of the buffer and of all groups that are on their way.
+    """slime's buffered data source, with checkpoints of the buffer and of all active groups.
 
-    The state after a step is written when the step's `generate` returns, below `args.save`, before slime
-    saves any weights of that step; so whichever checkpoint slime goes on from, its state is there. It
-    holds the position in the dataset, the buffer, and the groups that were taken and are in no batch up to
-    that step: parked, under way, finished and waiting, or in the batch of a later step. After `load`
-    these come out first, oldest first, as they were when they were first given out. A group that was
-    dropped for a counted reason, or is in a batch up to that step, does not come back.
+    The state after a step is written below `args.save` when the step's `generate` returns, before slime saves that
+    step's weights; every checkpoint that slime can resume from therefore has its state. It contains the position in the
+    dataset, the buffer, and the groups that were taken but are in no batch up to that step: running, parked, finished,
+    or in the batch of a later step. After `load` these come out first, oldest first and pristine. Groups that were
+    dropped for a counted reason, or are in a batch up to that step, do not come back.
 
-    A state that is damaged, or missing where slime's own state is present, is an error: going on from slime's alone
-    would lose the groups that were on their way. `agl.resume: position` says that this is meant, as for a run that
-    begins with slime's own data source. Unfinished files of runs that were killed are removed.
+    A damaged state is an error, and so is a missing one beside slime's own: resuming from slime's alone would lose the
+    active groups. `agl.resume: position` permits that, for example for a run that started with slime's own data source.
+    Unfinished files of killed runs are removed.
 
-    Under another rollout function than slime_agl's nobody says what is on its way: then the state is
-    written by `save` alone, and holds position and buffer.
+    Under a rollout function other than slime_agl's, the active groups are unknown: then only `save` writes the state,
+    with position and buffer.
 
-    Names our reward normalisation in args where slime's would mix groups: slime reads that flag after it has
+    Also sets slime's reward normalisation flag to ours if slime's would mix groups: slime reads that flag after it has
     made the data source.
     """
 
@@ -51,7 +50,7 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
         self._lock = threading.RLock()
         self._outstanding = Outstanding()
         self._unsaved: deque[int] = deque(_tidy(getattr(args, "save", None)))
-        self._refuse_what_cannot_be_held()
+        self._refuse_unwritable_rows()
         if ensure_reward_post_process(args):
             logger.info("--custom-reward-post-process-path is set to %s", args.custom_reward_post_process_path)
 
@@ -64,9 +63,9 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
             super().add_samples(samples)
 
     def step_ended(self, rollout_id: int, outstanding: Outstanding) -> None:
-        """Write the state after this step; slime_agl's `generate` calls it before it returns a batch.
+        """Write the state after this step; slime_agl's `generate` calls this before it returns a batch.
 
-        outstanding: the groups that are on their way, now and until the next step ends.
+        outstanding: the active groups, kept up to date until the next step ends.
         """
         self._outstanding = outstanding
         directory = getattr(self.args, "save", None)
@@ -79,10 +78,10 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
             _path(directory, self._unsaved.popleft()).unlink(missing_ok=True)
 
     def save(self, rollout_id: int) -> None:
-        """Keep the state after this step for good, beside the file of slime's own data source."""
+        """Keep the state after this step permanently, beside that of slime's own data source."""
         if not self.args.rollout_global_dataset:
             return
-        # Before slime's own state: one without ours beside it is refused by `load`.
+        # Written before slime's own state: `load` refuses that one without ours beside it.
         if rollout_id in self._unsaved:
             self._unsaved.remove(rollout_id)
         else:
@@ -91,10 +90,10 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
             super().save(rollout_id)
 
     def load(self, rollout_id: int | None = None) -> None:
-        """Go on after this step; without a state of this class, as slime's own data source does.
+        """Resume after this step; without a state of this class, as slime's own data source does.
 
         Raises:
-            HostError: the state cannot be read, is damaged or missing, or was written for groups of another size.
+            HostError: the state is unreadable, damaged or missing, or was written for another group size.
         """
         directory = getattr(self.args, "load", None)
         if not self.args.rollout_global_dataset or directory is None:
@@ -122,8 +121,8 @@ class ResumableDataSource(RolloutDataSourceWithBuffer):
             state["groups"] = [[_plain(sample) for sample in group] for group in groups]
             write_state(_path(self.args.save, rollout_id), state)
 
-    def _refuse_what_cannot_be_held(self) -> None:
-        """Look at the first row before any engine works; rows of one file are mostly alike."""
+    def _refuse_unwritable_rows(self) -> None:
+        """Check that the first row can be written before any engine starts; rows of one file are mostly alike."""
         if self.dataset is not None and len(self.dataset) and getattr(self.args, "save", None) is not None:
             _plain(self.dataset.samples[0])
 
@@ -166,7 +165,7 @@ def _steps(directory: Path) -> list[int]:
 
 
 def _tidy(directory: str | None) -> list[int]:
-    """Remove unfinished files; returns the steps whose state slime has not saved, oldest first."""
+    """Remove unfinished files; return the steps whose state slime has not saved, oldest first."""
     if directory is None:
         return []
     if removed := remove_parts(Path(directory) / "rollout"):

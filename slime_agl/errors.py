@@ -1,8 +1,7 @@
-"""The boundaries that can break, one class each.
+"""One exception class per boundary that can break.
 
-A failed rollout is data and travels as a value; these exceptions are for the
-caller who has something to mend: the user's configuration, the machine, or us.
-Every message names the thing, the numbers and the next step.
+A failed rollout is data and travels as a value. These exceptions are for a caller who has something to fix: the
+configuration, the machine, or this package. Every message names the thing, the numbers and the next step.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable
 
 
 class SlimeAglError(Exception):
-    """Base of all errors raised on purpose. `boundary` says which side has to act."""
+    """Base of all deliberate errors. `boundary` names the side that has to act."""
 
     boundary = "slime_agl"
 
@@ -24,7 +23,7 @@ class ConfigError(SlimeAglError, ValueError):
 
 
 class InvariantError(SlimeAglError):
-    """A token invariant does not hold. Never caught: training on such tokens is silently wrong."""
+    """A token invariant is broken. Never caught: training on such tokens would be silently wrong."""
 
     boundary = "tokens"
 
@@ -36,10 +35,7 @@ class TemplateError(SlimeAglError):
 
 
 class EngineError(SlimeAglError):
-    """The inference engine answered with an error, or not at all.
-
-    `status` is the HTTP status, or None when no answer arrived.
-    """
+    """The inference engine returned an error or did not answer. status: the HTTP status, None without an answer."""
 
     boundary = "engine"
 
@@ -53,9 +49,9 @@ class EngineUnavailable(EngineError):
 
 
 class EngineRejected(EngineError):
-    """The engine refused the request (4xx); trying again would be refused again.
+    """The engine rejected the request (4xx); a retry would be rejected too.
 
-    `overflow`: because prompt and answer do not fit into its context.
+    overflow: prompt and answer do not fit into its context.
     """
 
     def __init__(self, message: str, *, status: int | None = None, overflow: bool = False) -> None:
@@ -70,13 +66,13 @@ class AgentError(SlimeAglError):
 
 
 class RewardError(SlimeAglError):
-    """An execution has no reward, or its reward is not usable."""
+    """An execution has no reward, or an unusable one."""
 
     boundary = "reward"
 
 
 class HostError(SlimeAglError):
-    """slime, or a data source, did not keep its side of the contract."""
+    """slime or a data source broke its side of the contract."""
 
     boundary = "host"
 

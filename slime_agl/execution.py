@@ -1,41 +1,45 @@
-"""What is run, and what came of it."""
+"""A job, and the execution that results from it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from slime_agl.credit.emitted import Emitted, Reward
 from slime_agl.gateway.sessions.session import SealedSession
-from slime_agl.lightning.outcome import RolloutOutcome
+from slime_agl.lightning.outcome import Lane, RolloutOutcome
 from slime_agl.record.run import Try
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Account, Segment, account, segments
+
+if TYPE_CHECKING:
+    from slime_agl.lightning._agl import Span
 
 Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call", "no_reward"]
 
 
 class Watcher(Protocol):
-    """Whoever has to know when agents begin."""
+    """Is told when agents begin."""
 
     def begin(self, step: int) -> None:
-        """An attempt has its slot, and its agent runs next. step: the latest one that has begun."""
+        """An attempt has its slot and its agent runs next. step: the latest step that has begun."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One execution to be: the agent's task, and what its turns may do and must bring (see SessionSpec).
+    """One execution to run: the agent's task, and what its turns may do and must bring (see SessionSpec).
 
-    max_attempts: at most so many tries, when the configuration allows more. watcher: told of each try.
+    lane: training, or an evaluation, which goes on while training is parked. max_attempts: an upper bound on attempts
+    below the configured one. watcher: told of each attempt.
     """
 
-    task: Any
-    mode: Literal["train", "val"]
+    task: object
+    lane: Lane
     session_key: str
-    sampling: Mapping[str, Any]
+    sampling: Mapping[str, object]
     response_limit: int | None
     context_limit: int | None = None
     experts_width: int | None = None
@@ -45,28 +49,29 @@ class Job:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
 class Execution:
-    """A finished run of the agent, as reward functions get it.
+    """A finished execution, as reward functions receive it.
 
-    task: what the agent was given. reward: what the agent returned or last emitted (a dict with the
-    primary value first when it has several dimensions), None when it gave none.
-    emitted: every reward that the agent gave, in order, and the turns that each belongs to.
-    final_text: text of the last turn; messages: the conversation the last turn was shown.
-    spans: Agent Lightning's spans in order. error: the agent's traceback when it failed.
-    failure: '' or the boundary that broke. segments: the token sequences that may train.
-    seconds: wall time; engine_seconds: the part of it spent waiting for the engine, held turns
-    included, summed over turns.
-    engine_errors: messages of engine failures that the agent was told of. earlier: the tries before this one.
+    task: the agent's input. reward: the reward that the agent returned or last emitted (a dict with the primary value
+    first if it has several dimensions), None without one.
+    emitted: all rewards in order, with the turns that each belongs to.
+    final_text: text of the last turn; messages: the conversation in its prompt.
+    spans: Agent Lightning's spans in order. error: the agent's traceback when it failed; error_code: the code of
+    the refused model call that it came of, such as `context_length_exceeded`, '' for other errors.
+    failure: the boundary that broke, or ''. segments: the token sequences that may train.
+    seconds: wall time; engine_seconds: time spent waiting for the engine, parked turns included, summed over turns.
+    engine_errors: messages of the engine failures reported to the agent. earlier: previous attempts.
     """
 
     rollout_id: str
     attempt_id: str
-    task: Any
+    task: object
     reward: Reward | None
     final_text: str
     messages: list[dict[str, Any]]
-    spans: tuple[Any, ...]
+    spans: tuple[Span, ...]
     failure: Failure
     error: str
+    error_code: str = ""
     ledger: Ledger
     segments: tuple[Segment, ...]
     account: Account
@@ -83,7 +88,7 @@ class Execution:
 
 
 def finish(job: Job, outcome: RolloutOutcome) -> Execution:
-    """Turn what the runners know of an execution, and the sessions that its attempts left, into one value.
+    """Combine the outcome of an execution with the sealed sessions of its attempts.
 
     Raises:
         InvariantError: a token invariant broke in one of the sessions.
@@ -106,6 +111,7 @@ def finish(job: Job, outcome: RolloutOutcome) -> Execution:
         spans=final.spans,
         failure=failure_of(final.status, bool(parts), last.engine_errors),
         error=final.error or "\n".join(last.engine_errors),
+        error_code=final.error_code,
         ledger=last.ledger,
         segments=parts,
         account=account(last.ledger, parts),
@@ -126,14 +132,14 @@ def sampled_tokens(ledger: Ledger) -> int:
 
 
 def refuse_broken(sealed: Sequence[SealedSession]) -> None:
-    """Raise the InvariantError that broke one of the sessions, if one did."""
+    """Raise the InvariantError that broke one of the sessions, if any."""
     for session in sealed:
         if session.broken is not None:
             raise session.broken
 
 
 def failure_of(status: str, has_tokens: bool, engine_errors: tuple[str, ...]) -> Failure:
-    """Which boundary broke. status: Agent Lightning's of the attempt; has_tokens: anything of it may train."""
+    """Name the boundary that broke. status: of the attempt. has_tokens: some of its tokens may train."""
     if status == "timeout":
         return "deadline"
     if status != "succeeded":

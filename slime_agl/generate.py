@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 from slime_agl.assemble import live_runtime
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs, Sample, current_step, is_aborting
+from slime_agl.loops import Work
 from slime_agl.rollout.executions import Entry, Limits, ended
 from slime_agl.rollout.lasting import Lasting
 from slime_agl.rollout.refusals import check_supported
@@ -23,10 +23,10 @@ async def generate(
 ) -> Sample | list[Sample]:
     """Run the agent on one Sample; slime's loop then runs its hooks and its reward options.
 
-    Returns a Sample, or with `agl.generate_returns: list` a list of all the execution made (in training).
-    Its reward is set when the agent or `agl.reward` gives one. An execution that failed is a masked
-    Sample with status FAILED. When slime ends its step first, the given Sample comes back with status
-    ABORTED and without tokens: in a later step the agent starts afresh.
+    Returns a Sample or, in training with `agl.generate_returns: list`, the list of all Samples of the execution.
+    Their reward is set if the agent or `agl.reward` gives one. A failed execution is a masked Sample with status
+    FAILED. If slime ends its step first, the given Sample comes back with status ABORTED and without tokens; the agent
+    starts afresh in a later step.
 
     Raises:
         ConfigError: a flag, a key of `agl:` or a data row has to be changed; or an execution made several
@@ -37,7 +37,7 @@ async def generate(
     config = Config.read(getattr(args, "agl", None))
     read = RolloutArgs.read(args)
     check_supported(read, config, slimes_loop=True)
-    # Making it blocks: it loads a tokenizer and starts threads.
+    # Blocks: loads a tokenizer and starts threads.
     runtime = await asyncio.to_thread(live_runtime, config, read)
     limits = Limits(
         sampling_params.get("max_new_tokens"), read.eval_max_context_len if evaluation else read.rollout_max_context_len
@@ -55,8 +55,8 @@ async def generate(
     return _returned(config, entry)
 
 
-async def _unless_aborted(args: Any, work: Coroutine[Any, Any, Entry]) -> Entry | None:
-    """The result of the work, or None when slime ends its step before; the agent has ended then."""
+async def _unless_aborted(args: Any, work: Work[Entry]) -> Entry | None:
+    """Await the work; None if slime ends its step first, and then the agent has ended."""
     task = asyncio.ensure_future(work)
     try:
         while not task.done():
@@ -73,8 +73,8 @@ def _returned(config: Config, entry: Entry) -> Sample | list[Sample]:
         return entry.samples
     if len(entry.samples) > 1:
         raise ConfigError(
-            f"an execution made {len(entry.samples)} Samples (forks: {forks(entry.execution)}), and slime's loop was promised one each; "
-            "set agl.generate_returns: list, or use --rollout-function-path slime_agl.rollout.generate, which needs "
-            "no such setting"
+            f"an execution made {len(entry.samples)} Samples (forks: {forks(entry.execution)}), and slime's loop was "
+            "promised one each; set agl.generate_returns: list, or use --rollout-function-path "
+            "slime_agl.rollout.generate, which needs no such setting"
         )
     return entry.samples[0]

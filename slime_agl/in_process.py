@@ -1,25 +1,25 @@
-"""Parts in, finished executions out: the gateway, the store and the runners of this process as one runtime."""
+"""The runtime of one process: its gateway, store and runners."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config, FailureConfig
 from slime_agl.engine.base import EngineInfo
 from slime_agl.errors import SlimeAglError
-from slime_agl.execution import Execution, Job, failure_of, finish, refuse_broken, sampled_tokens
+from slime_agl.execution import Execution, Job, Lane, failure_of, finish, refuse_broken, sampled_tokens
 from slime_agl.gateway import garbage
 from slime_agl.gateway.http.server import Gateway
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.lightning.service import Lightning
-from slime_agl.loops import LoopThread
+from slime_agl.loops import LoopThread, Work
 from slime_agl.runtime import Closable, K
 from slime_agl.trace.segments import segments
 
@@ -30,12 +30,12 @@ INTERRUPT_SECONDS = 30.0
 STOP_SECONDS = 120.0
 
 T = TypeVar("T")
-TRAIN: Literal["train"] = "train"
+TRAIN: Lane = "train"
 
 
 @dataclass(slots=True)
 class _Step:
-    """A step: its resources, and what ended while it was the latest one."""
+    """A step: its resources, and what ended while it was the latest step."""
 
     number: int
     resources_id: str
@@ -43,10 +43,10 @@ class _Step:
     finished: list[Execution] = field(default_factory=list)
 
 
-class _Attempts:
-    """The port of one execution: its attempts open their sessions at the gateway before their agents run, and seal them after.
+class _SessionPort:
+    """The port of one execution: opens a session at the gateway before each attempt's agent runs, and seals it after.
 
-    sealed: the sessions that its attempts left so far.
+    sealed: the sessions of its attempts so far.
     """
 
     def __init__(self, gateway: Gateway, failure: FailureConfig, job: Job, step: Callable[[], int]) -> None:
@@ -59,18 +59,25 @@ class _Attempts:
 
     async def open(self, rollout_id: str, attempt_id: str) -> str:
         job = self._job
-        return await self._gateway.open(SessionSpec(
-            rollout_id=rollout_id, attempt_id=attempt_id, session_key=job.session_key, sampling=job.sampling,
-            response_limit=job.response_limit, context_limit=job.context_limit, experts_width=job.experts_width,
-            lane=job.mode,
-        ))  # fmt: skip
+        return await self._gateway.open(
+            SessionSpec(
+                rollout_id=rollout_id,
+                attempt_id=attempt_id,
+                session_key=job.session_key,
+                sampling=job.sampling,
+                response_limit=job.response_limit,
+                context_limit=job.context_limit,
+                experts_width=job.experts_width,
+                lane=job.lane,
+            )
+        )
 
     async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
         self.sealed.append(await self._gateway.seal(rollout_id, attempt_id))
         return self.sealed[-1]
 
     def may_retry(self, sealed: SealedSession, status: str) -> bool:
-        """Whether the policy for the way in which the attempt failed, if it did, is to try again."""
+        """Return True if the attempt failed in a way that `agl.failure` retries."""
         failure = failure_of(status, bool(segments(sealed.ledger)), sealed.engine_errors)
         return self._failure.policy(failure) == "retry"
 
@@ -83,7 +90,7 @@ class InProcess:
         self._gateway, self._lightning = gateway, lightning
         self._loop: LoopThread | None = None
         self._steps: list[_Step] = []
-        # An execution is held by the steps, and beyond them by whoever still needs it.
+        # Steps keep their executions alive; a caller may keep one longer.
         self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
         self._kept: dict[type[Closable], Closable] = {}
         self._running = False
@@ -91,8 +98,8 @@ class InProcess:
         self._aborted_tokens = 0
 
     def start(self) -> None:
-        """Start gateway, store and runners. What started is stopped again when a later part fails."""
-        # Not made before: whoever only looks at a runtime would leave an open loop.
+        """Start gateway, store and runners; if one fails, stop those that started."""
+        # Created here, so that a runtime that is only inspected leaves no open loop behind.
         self._loop = LoopThread("agl-runtime", self._lightning.new_loop(), exited=self._lightning.exited)
         self._loop.start()
         self._running = True
@@ -105,8 +112,9 @@ class InProcess:
         self._collector = garbage.relax()
 
     def stop(self) -> None:
-        """Stop everything; may be called again."""
-        if not self._running:
+        """Stop everything. Idempotent."""
+        loop = self._loop
+        if not self._running or loop is None:
             return
         self._running = False
         try:
@@ -119,16 +127,16 @@ class InProcess:
             if self._collector is not None:
                 garbage.restore(self._collector)
             self._gateway.stop()
-            self._loop.stop()
+            loop.stop()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Work[T]) -> T:
         """Run a coroutine on the runtime's loop and wait for it. An interrupt cancels it and waits for its cleanup."""
         if not self._running:
             coroutine.close()
             raise SlimeAglError("the runtime is stopped")
         return self._wait(coroutine)
 
-    def _thread(self, coroutine: Coroutine[Any, Any, Any]) -> LoopThread:
+    def _thread(self, coroutine: Work[object]) -> LoopThread:
         if self._loop is None:
             coroutine.close()
             raise SlimeAglError("the runtime is not started")
@@ -140,13 +148,13 @@ class InProcess:
         await self._lightning.close()
 
     def keep(self, kind: type[K], make: Callable[[], K]) -> K:
-        """The one object of a kind that lives as long as the runtime: made when first asked for, closed before it stops."""
+        """Return the runtime's one object of a kind, made on first use and closed before the runtime stops."""
         if kind not in self._kept:
             self._kept[kind] = make()
         return self._kept[kind]  # type: ignore[return-value]
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the runtime's loop, for a caller who waits on another one (asyncio.wrap_future)."""
+    def submit(self, coroutine: Work[T]) -> Future[T]:
+        """Start a coroutine on the runtime's loop, for a caller on another loop (asyncio.wrap_future)."""
         return self._thread(coroutine).submit(coroutine)
 
     async def begin_step(self, step: int, temperature: float, top_p: float) -> None:
@@ -162,11 +170,11 @@ class InProcess:
         self._steps.append(_Step(step, resources_id))
 
     async def execute(self, job: Job) -> Execution:
-        port = _Attempts(self._gateway, self.config.failure, job, lambda: self._steps[-1].number)
+        port = _SessionPort(self._gateway, self.config.failure, job, lambda: self._steps[-1].number)
         try:
             outcome = await self._lightning.run(
                 job.task,
-                mode=job.mode,
+                lane=job.lane,
                 resources_id=self._steps[-1].resources_id,
                 port=port,
                 max_attempts=job.max_attempts,
@@ -181,48 +189,48 @@ class InProcess:
         return execution
 
     def last_finished(self) -> list[Execution]:
-        """Executions that ended while the latest step was it; empty before the first."""
+        """Executions that ended during the latest step; empty before the first."""
         return list(self._steps[-1].finished) if self._steps else []
 
     def finished(self, rollout_id: str) -> Execution | None:
-        """An execution that finished in the last steps or is still held, by its Agent Lightning rollout id."""
+        """Find an execution of the last steps, or one that a caller keeps alive, by its Agent Lightning rollout id."""
         return self._finished.get(rollout_id)
 
     @property
     def engine_info(self) -> EngineInfo:
-        """What the engine said of itself at the start."""
+        """The engine's description of itself, read at the start."""
         return self._gateway.engine_info
 
     async def park(self) -> None:
-        """Hold all training: turns wait at the gateway, deadlines stand still. Returns when its last request is off
-        the engine. Agents live on, and what they do without the engine goes on.
+        """Pause training: turns wait at the gateway and deadlines stop. Returns when no training request is at the
+        engine. Agents stay alive, and continue whatever does not need the engine.
         """
         self._lightning.pause(TRAIN)
         await self._gateway.park(TRAIN)
 
     async def resume(self) -> None:
-        """End `park`: held turns go on from their partial output."""
+        """End `park`: interrupted turns resume from their partial output."""
         await self._gateway.resume(TRAIN)
         self._lightning.resume(TRAIN)
 
     async def quiet(self) -> None:
-        """End what the engine still holds for anybody, and wait until it is idle."""
+        """Abort every request at the engine and wait until it is idle."""
         await self._gateway.quiet()
 
     async def weight_version(self) -> str:
-        """Version of the weights that the engine samples with now, '' when it does not say."""
+        """Version of the weights that the engine samples with now, '' if unreported."""
         return await self._gateway.weight_version()
 
     async def in_flight(self) -> int:
         return await self._gateway.in_flight()
 
     async def metrics(self) -> dict[str, float]:
-        """Counts since the start: the gateway's, Agent Lightning's, and tokens that cancelled executions had sampled."""
+        """Counts since the start: the gateway's, Agent Lightning's, and the sampled tokens of cancelled executions."""
         counts = {**await self._gateway.counters(), **await self._lightning.metrics()}
         return {**counts, "aborted_tokens": self._aborted_tokens}
 
     def _collect_ended(self) -> None:
-        """What has ended since the last step began belongs to that step."""
+        """Assign the rollouts that have ended since the last step began to that step."""
         if self._steps:
             self._steps[-1].rollouts += self._lightning.take_ended()
 
@@ -230,7 +238,7 @@ class InProcess:
         step.finished.clear()
         await self._lightning.release(step.rollouts)
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+    def _wait(self, coroutine: Work[T], seconds: float | None = None) -> T:
         done = threading.Event()
         future = self._thread(coroutine).submit(_announced(coroutine, done))
         try:
@@ -241,11 +249,11 @@ class InProcess:
             raise
 
 
-async def _announced(coroutine: Coroutine[Any, Any, T], done: threading.Event) -> T:
+async def _announced(coroutine: Work[T], done: threading.Event) -> T:
     try:
         return await coroutine
     except (SystemExit, KeyboardInterrupt) as error:
-        # It would end the process of the trainer without a word.
+        # It would silently end the trainer's process.
         raise SlimeAglError(
             f"{type(error).__name__} was raised by code that runs for a step, outside any agent"
         ) from error

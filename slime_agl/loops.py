@@ -1,4 +1,4 @@
-"""Event loops in threads of their own that nothing they run can end, and waiting for them that always ends."""
+"""Event loops in threads that survive what runs on them, and waits that always end."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from slime_agl.errors import SlimeAglError
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Work = Coroutine[Any, Any, T]
 Exit = SystemExit | KeyboardInterrupt
 JOIN_SECONDS = 30.0
 
 
 class BlockedTooLong(BaseException):
-    """Raised within what blocks a loop that others wait for. No Exception: code that catches those would go on."""
+    """Raised inside code that blocks a shared loop. Not an Exception, which that code might catch and go on."""
 
 
 class LoopThread:
     """Runs an event loop in a daemon thread, from `start` to `stop`.
 
-    asyncio ends a loop when a task or callback raises SystemExit or KeyboardInterrupt, or somebody calls `stop` on it.
-    This one is entered again, since it is shared by many. If its thread dies nevertheless, whoever waits is told.
+    asyncio ends a loop when a task or callback raises SystemExit or KeyboardInterrupt, or something calls `stop` on it.
+    This loop is shared, so it is entered again. If its thread dies nevertheless, all waiters get an error.
 
-    loop: asyncio's own kind when none is given. exited: told on the loop's thread, between two rounds of the loop, what
-    ended it; it is logged when nobody is.
+    loop: defaults to asyncio's own kind. exited: called on the loop's thread, between two rounds, with the exception
+    that ended a round; by default the exception is logged.
     """
 
     def __init__(
@@ -56,18 +57,18 @@ class LoopThread:
 
     @property
     def inside(self) -> bool:
-        """Whether the caller runs on this thread, and would wait for itself."""
+        """True on this very thread, where waiting would deadlock."""
         return threading.current_thread() is self._thread
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it, from any other thread. Raises as `submit`, and what it raises."""
+    def run(self, coroutine: Work[T]) -> T:
+        """Run a coroutine on the loop from another thread and wait. Raises as `submit` and as the coroutine does."""
         return self.submit(coroutine).result()
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, coroutine: Work[T]) -> Future[T]:
         """Start a coroutine on the loop, from any thread.
 
         Raises:
-            SlimeAglError: the thread is dead; the future raises it too when the thread dies later.
+            SlimeAglError: the thread is dead. The future raises it too if the thread dies later.
         """
         with self._lock:
             if self._dead is not None:
@@ -79,12 +80,12 @@ class LoopThread:
         return future
 
     def give_up(self, reason: str) -> None:
-        """Tell all who wait that the loop will not run again, and refuse what comes. May be called from any thread."""
+        """Fail all waiters and every later `submit`: the loop will not run again. May be called from any thread."""
         logger.critical("the event loop of the thread %s is given up: %s", self._name, reason)
         self._tell_all(SlimeAglError(reason))
 
     def stop(self) -> bool:
-        """End the loop and its thread; False when it is blocked, and left behind with what blocks it."""
+        """End the loop and its thread. Returns False if the loop is blocked; it is left behind with what blocks it."""
         self._stopping = True
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
@@ -97,15 +98,17 @@ class LoopThread:
         try:
             self.loop.close()
         except (OSError, RuntimeError) as error:
-            # What broke it down is what its end needs too.
+            # Closing needs the very thing that broke down.
             logger.debug("the loop of the thread %s cannot be closed", self._name, exc_info=error)
         return True
 
     def _log(self, error: Exit) -> None:
         logger.error(
-            "%s was raised on the event loop of the thread %s, which goes on", type(error).__name__, self._name,
+            "%s was raised on the event loop of the thread %s, which goes on",
+            type(error).__name__,
+            self._name,
             exc_info=error,
-        )  # fmt: skip
+        )
 
     def _answered(self, future: Future[Any]) -> None:
         with self._lock:
@@ -117,7 +120,7 @@ class LoopThread:
         try:
             while not self._stopping:
                 self._round()
-        except BaseException as error:  # the edge of the thread: a selector that somebody closed, mostly
+        except BaseException as error:  # the edge of the thread; mostly a selector that something closed
             fault = error
             logger.critical("the event loop of the thread %s broke down", self._name, exc_info=error)
         finally:
@@ -130,7 +133,7 @@ class LoopThread:
             self._exited(error)
             return
         except BlockedTooLong:
-            # It came a moment too late, when what blocked the loop had just ended.
+            # Raised a moment too late: the blocking code had just ended.
             return
         if not self._stopping:
             logger.warning("somebody stopped the event loop of the thread %s, which goes on", self._name)

@@ -1,4 +1,4 @@
-"""Which groups of a data source are on their way: what a restart would have to run again."""
+"""Groups taken from a data source and not yet trained: what a restart has to run again."""
 
 from __future__ import annotations
 
@@ -9,35 +9,34 @@ from typing import Any
 
 Group = list[Any]
 
-# slime may ask for the step before the last one delivered: train_async.py saves step n while it holds step n + 1.
+# train_async.py saves step n when step n + 1 has been delivered, so slime may ask for the step before the last.
 STEPS_BEFORE_LAST = 1
 
 
 @dataclass(slots=True)
-class _Entry:
+class _Taken:
     group: Group
     delivered: int | None = None
 
 
 class Outstanding:
-    """Groups that were taken from a data source, in the order they were taken.
+    """Groups taken from a data source, in order.
 
-    A group is entered when it is taken, and stays while it is under way, parked, or finished and not needed
-    yet. It leaves when it is put back or dropped for a counted reason; one that was delivered to a
-    step is remembered until a later step has been delivered. The groups are the data source's own lists
-    of pristine Samples. All methods may be called from any thread.
+    A group stays while it is active: running, parked, or finished and in no batch yet. It leaves when it is put back or
+    dropped for a counted reason; a delivered one is remembered until a later step has been delivered. The groups are
+    the data source's own lists of pristine Samples. All methods are thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, _Taken] = {}
 
     def take(self, groups: Iterable[Group]) -> None:
         with self._lock:
-            self._entries.update({id(group): _Entry(group) for group in groups})
+            self._entries.update({id(group): _Taken(group) for group in groups})
 
     def deliver(self, step: int, groups: Iterable[Group]) -> None:
-        """These groups are the batch of `step`."""
+        """Note that these groups are the batch of `step`."""
         with self._lock:
             for group in groups:
                 self._entries[id(group)].delivered = step
@@ -46,16 +45,13 @@ class Outstanding:
                     del self._entries[key]
 
     def forget(self, groups: Iterable[Group]) -> None:
-        """These groups went back to their data source, or were dropped."""
+        """Remove groups that went back to their data source or were dropped."""
         with self._lock:
             for group in groups:
                 self._entries.pop(id(group), None)
 
     def after(self, step: int) -> list[Group]:
-        """The groups that a run which goes on after training `step` has to run again.
-
-        Those that are in nobody's batch yet, and those that are in the batch of a later step.
-        """
+        """Groups that a run resumed after training `step` has to run again: those in no batch or in a later one."""
         with self._lock:
             entries = list(self._entries.values())
         return [entry.group for entry in entries if entry.delivered is None or entry.delivered > step]

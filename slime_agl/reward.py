@@ -1,16 +1,17 @@
-"""Functions that slime's flags name: `custom_rm` (with --group-rm also `custom_group_rm`) for --custom-rm-path, `normalize_rewards` for
---custom-reward-post-process-path, `check_reward_nonzero_std` for --dynamic-sampling-filter-path.
+"""Functions for slime's flags: `custom_rm` (or, with --group-rm, `custom_group_rm`) for --custom-rm-path,
+`normalize_rewards` for --custom-reward-post-process-path, `check_reward_nonzero_std` for --dynamic-sampling-filter-path.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, SupportsFloat, TypeGuard
 
 from slime_agl import host
 from slime_agl.assemble import current
+from slime_agl.credit.emitted import Reward
 from slime_agl.credit.groups import Scored, groups_of
 from slime_agl.errors import ConfigError, RewardError
 from slime_agl.execution import Execution
@@ -18,10 +19,12 @@ from slime_agl.host import DynamicFilterOutput, Sample, load_object
 from slime_agl.host.estimators import given, normalised, normalises_groups, scales_groups
 
 RewardFunction = Callable[[Any, Execution], Any]
+# A reward as slime reads it: a number, or a dict when a reward key is set.
+ShapedReward = float | dict[str, Any]
 
 
 def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
-    """slime's reward normalisation, right also when an execution gave several Samples.
+    """slime's reward normalisation, also correct when an execution gave several Samples.
 
     Returns the raw rewards and those to train on, both in the order of `samples`. Under an estimator that compares
     the executions of a prompt (grpo, gspo, cispo, reinforce_plus_plus_baseline; not with --disable-rewards-normalization)
@@ -29,14 +32,14 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
 
         (reward - mean) / (std + 1e-6)        the division for the first three, with --grpo-std-normalization
 
-    where mean and std (unbiased) are over the executions of its group, each of which counts once: with its reward, or,
-    when its Samples carry different credit, with their mean over trained tokens; std then takes in how credit varies
-    within the executions, which keeps such advantages in proportion. Groups are told by `group_index` and
-    executions by `rollout_id`. Removed Samples (`remove_sample`), such as the placeholders of failed executions, count
-    in no mean and become 0; so does a group with a single execution that counts. Samples that are masked but not
-    removed (--mask-offpolicy-in-partial-rollout) count. See `slime_agl.credit.groups` for an example.
+    where mean and std (unbiased) are over the executions of its group. Each execution counts once: with its reward or,
+    if its Samples carry different credit, with their mean over trained tokens; std then includes the variance of credit
+    within executions, which keeps such advantages in proportion. `group_index` identifies groups, `rollout_id`
+    executions. Removed Samples (`remove_sample`), such as placeholders of failed executions, count in no mean and become
+    0; so does a group in which a single execution counts. Samples that are masked but not removed
+    (--mask-offpolicy-in-partial-rollout) count. See `slime_agl.credit.groups` for an example.
 
-    When every execution gave one Sample, and none is removed, the result is bit for bit that of slime.
+    If every execution gave one Sample and none is removed, the result equals slime's bit for bit.
 
     Raises:
         RewardError: a sample has no reward.
@@ -61,12 +64,12 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
 
 
 def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:
-    """slime's filter of that name, right also when an execution gave several Samples: drop groups with equal rewards.
+    """slime's filter of that name, also correct when an execution gave several Samples: drop groups with equal rewards.
 
-    samples: a group; its items are Samples or, where an execution fanned out, lists of them. Each execution counts once,
-    as in `normalize_rewards`, and removed Samples count nowhere. slime's own filter judges these rewards, so where every
-    execution gave one Sample, and none is removed, the verdict and its reason are slime's. A group in which nothing
-    trains is dropped as `nothing_trains`.
+    samples: a group of Samples or, for executions with several, lists of Samples. Each execution counts once, as in
+    `normalize_rewards`; removed Samples do not count. slime's own filter judges the resulting rewards, so if every
+    execution gave one Sample and none is removed, verdict and reason are slime's. A group in which nothing trains is
+    dropped as `nothing_trains`.
 
     Raises:
         RewardError: a sample that is not removed has no reward.
@@ -81,14 +84,14 @@ def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> Dy
 
 
 def check_reward_nonzero_std_with_fallback(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:
-    """The same, but a dropped group comes back when dropping it would leave too few to fill the batch."""
+    """The same, but keep a group if dropping it would leave too few to fill the batch."""
     output = check_reward_nonzero_std(args, samples, **kwargs)
     output.keep_when_insufficient = True
     return output
 
 
 def _one_each(args: Any, items: list[list[Sample]]) -> list[Sample]:
-    """A Sample with the reward of each execution that counts, and with nothing else. items: Samples of each execution."""
+    """Per execution that counts, a Sample with only its reward. items: the Samples of each execution."""
     key = given(args, "reward_key")
     scored = [
         _scored(sample, None, at, _raw_reward(sample, key))
@@ -100,14 +103,14 @@ def _one_each(args: Any, items: list[list[Sample]]) -> list[Sample]:
     return [Sample(reward={key: value} if key else value) for value in values]
 
 
-def _scored(sample: Sample, group: Hashable, place: int, reward: Any) -> Scored:
+def _scored(sample: Sample, group: Hashable, place: int, reward: float) -> Scored:
     return Scored(
-        group,
-        _execution_name(sample, place),
-        reward,
-        _trained(sample),
-        sample.response_length,
-        bool(sample.remove_sample),
+        group=group,
+        execution=_execution_name(sample, place),
+        reward=reward,
+        trained=_trained(sample),
+        tokens=sample.response_length,
+        removed=bool(sample.remove_sample),
     )
 
 
@@ -115,8 +118,8 @@ def _execution_name(sample: Sample, place: int) -> Hashable:
     return place if sample.rollout_id is None else ("rollout", sample.rollout_id)
 
 
-def _group_names(args: Any, samples: list[Sample]) -> list[Any]:
-    """What tells groups apart: group_index; without any, the places that slime goes by."""
+def _group_names(args: Any, samples: list[Sample]) -> list[int | None] | list[int]:
+    """Identify groups: by group_index, or by position as slime does if no Sample has one."""
     names = [sample.group_index for sample in samples]
     if any(name is not None for name in names):
         return names
@@ -132,7 +135,8 @@ def _trained(sample: Sample) -> int:
 
 
 def _raw_reward(sample: Sample, key: str | None) -> Any:
-    reward = sample.reward if not key else (sample.reward or {}).get(key)
+    whole: Any = sample.reward
+    reward = (whole or {}).get(key) if key else whole
     if reward is None:
         raise RewardError(
             f"sample {sample.index} has {f'no reward {key!r}, which --reward-key names' if key else 'no reward'}, "
@@ -144,11 +148,11 @@ def _raw_reward(sample: Sample, key: str | None) -> Any:
 async def custom_rm(args: Any, sample: Sample | list[Any], **kwargs: Any) -> Any:
     """Reward of one sample, or of each of a list (--group-rm, and samples of one execution).
 
-    A list may hold samples or lists of samples (fan-out); the answer has one entry an item.
-    With --reward-key the reward is a dict that has the key, otherwise a number.
+    A list may contain samples or lists of samples; the result has one entry per item.
+    With --reward-key the reward is a dict with that key, otherwise a number.
 
     Raises:
-        RewardError: the execution is not known here, or nothing gives it a reward.
+        RewardError: the execution is unknown here, or nothing gives it a reward.
     """
     if isinstance(sample, list):
         return [await custom_rm(args, item[0] if isinstance(item, list) else item, **kwargs) for item in sample]
@@ -156,8 +160,8 @@ async def custom_rm(args: Any, sample: Sample | list[Any], **kwargs: Any) -> Any
         return sample.reward
     runtime = current()
     provenance = (sample.metadata or {}).get("agl") or {}
-    execution = runtime.finished(provenance.get("rollout_id", "")) if runtime is not None else None
-    if execution is None:
+    execution = None if runtime is None else runtime.finished(provenance.get("rollout_id", ""))
+    if runtime is None or execution is None:
         raise RewardError(
             f"sample {sample.index} was not made by slime_agl in the last steps, so its agent's reward is unknown; "
             "use slime_agl.reward.custom_rm together with --rollout-function-path slime_agl.rollout.generate"
@@ -175,12 +179,12 @@ async def custom_rm(args: Any, sample: Sample | list[Any], **kwargs: Any) -> Any
 
 
 async def custom_group_rm(args: Any, samples: list[Any], **kwargs: Any) -> list[Any]:
-    """`custom_rm` for a list only, named as slime names the parameter of a group's reward function (--group-rm)."""
+    """`custom_rm` for lists only, with the parameter name that slime uses for group rewards (--group-rm)."""
     return await custom_rm(args, samples, **kwargs)
 
 
 def load_reward_function(path: str | None) -> RewardFunction | None:
-    """The function that `agl.reward` names. Raises ConfigError when it is not callable."""
+    """Load the function that `agl.reward` names. Raises ConfigError if it is not callable."""
     if path is None:
         return None
     function = load_object(path)
@@ -191,45 +195,52 @@ def load_reward_function(path: str | None) -> RewardFunction | None:
     return function
 
 
-async def ask(function: RewardFunction, execution: Execution) -> Any:
+async def ask(function: RewardFunction, execution: Execution) -> Reward:
     """Call the user's reward function, sync or async.
 
     Raises:
-        RewardError: it raised, or gave something else than a number or a dict of numbers.
+        RewardError: it raised, or returned something other than a number or a dict of numbers.
     """
     try:
         reward = function(execution.task, execution)
         if inspect.isawaitable(reward):
             reward = await reward
     except Exception as error:
-        # The user's function is a boundary: its error must say which execution it was about.
+        # The boundary to the user's function: name the execution that its error is about.
         raise RewardError(
             f"agl.reward failed on rollout {execution.rollout_id}: {type(error).__name__}: {error}"
         ) from error
     return checked(reward, f"agl.reward on rollout {execution.rollout_id}")
 
 
-def checked(reward: Any, source: str) -> Any:
-    """A reward as it may stand in a Sample. Raises RewardError for anything but finite numbers."""
+def checked(reward: Any, source: str) -> Reward:
+    """Check a reward and convert it to floats. Raises RewardError for anything but finite numbers."""
     if isinstance(reward, dict) and reward:
-        return {name: checked(value, f"{source}, dimension {name!r}") for name, value in reward.items()}
-    if (isinstance(reward, bool | int | float) or hasattr(reward, "__float__")) and math.isfinite(reward):
+        dimensions: dict[str, Any] = {}
+        for name, value in reward.items():
+            dimensions[name] = checked(value, f"{source}, dimension {name!r}")
+        return dimensions
+    if _is_finite(reward):
         return float(reward)
     raise RewardError(
         f"{source} gave {reward!r} ({type(reward).__name__}), a reward must be a finite number or a dict of such numbers"
     )
 
 
-def shaped(reward: Any, key: str | None, source: str) -> Any:
-    """A reward in the shape slime reads it: a dict when a reward key is set, a number otherwise.
+def _is_finite(value: Any) -> TypeGuard[SupportsFloat]:
+    return hasattr(value, "__float__") and math.isfinite(value)
+
+
+def shaped(reward: Reward, key: str | None, source: str) -> ShapedReward:
+    """Convert a reward to the shape that slime reads: a dict with a reward key, otherwise a number.
 
     Raises:
         RewardError: the dict lacks the key.
     """
     if key is None:
-        return next(iter(reward.values())) if isinstance(reward, dict) else reward
-    if not isinstance(reward, dict):
+        return next(iter(reward.values())) if isinstance(reward, Mapping) else reward
+    if not isinstance(reward, Mapping):
         return {key: reward}
     if key not in reward:
         raise RewardError(f"{source} has no dimension {key!r}, which --reward-key names; it has {', '.join(reward)}")
-    return reward
+    return dict(reward)

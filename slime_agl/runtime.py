@@ -1,15 +1,16 @@
-"""What runs executions, seen from whoever wants some: in this process, or on a fleet of workers."""
+"""The interface of what runs executions: this process, or a fleet of workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config
 from slime_agl.engine.base import EngineInfo
 from slime_agl.execution import Execution, Job
+from slime_agl.loops import Work
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ K = TypeVar("K", bound=Closable)
 
 
 class Runtime(Protocol):
-    """Runs agents. `start`, `stop`, `run` and `submit` may be called from any thread, the coroutines on its own loop."""
+    """Runs agents. `start`, `stop`, `run` and `submit` are thread-safe; the coroutines belong on its own loop."""
 
     @property
     def config(self) -> Config: ...
@@ -32,68 +33,67 @@ class Runtime(Protocol):
 
     @property
     def engine_info(self) -> EngineInfo:
-        """What the engine said of itself at the start."""
+        """The engine's description of itself, read at the start."""
         ...
 
     def start(self) -> None:
-        """Start all parts. What started is stopped again when a later part fails."""
+        """Start all parts; if one fails, stop those that started."""
         ...
 
     def stop(self) -> None:
-        """Stop everything; may be called again."""
+        """Stop everything. Idempotent."""
         ...
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Work[T]) -> T:
         """Run a coroutine on the runtime's loop and wait for it. An interrupt cancels it and waits for its cleanup."""
         ...
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the runtime's loop, for a caller who waits on another one (asyncio.wrap_future)."""
+    def submit(self, coroutine: Work[T]) -> Future[T]:
+        """Start a coroutine on the runtime's loop, for a caller on another loop (asyncio.wrap_future)."""
         ...
 
     def keep(self, kind: type[K], make: Callable[[], K]) -> K:
-        """The one object of a kind that lives as long as the runtime: made when first asked for, closed before it stops."""
+        """Return the runtime's one object of a kind, made on first use and closed before the runtime stops."""
         ...
 
     async def begin_step(self, step: int, temperature: float, top_p: float) -> None:
-        """Publish the resources of a step, with what the trainer samples with, and release what older steps left."""
+        """Publish the resources of a step with the trainer's sampling parameters; release what older steps left."""
         ...
 
     async def execute(self, job: Job) -> Execution:
-        """Run the agent once (and again, as far as retries are configured) with the resources of the latest step.
+        """Run the agent, retrying as configured, with the resources of the latest step.
 
-        Cancelling it ends the agent; what it had sampled is counted as `aborted_tokens` in the metrics.
+        Cancelling ends the agent; the tokens it had sampled count as `aborted_tokens` in the metrics.
 
         Raises:
-            InvariantError: a token invariant broke, also when it is cancelled. Everything else that goes wrong is in
-                the Execution.
+            InvariantError: a token invariant broke, even if cancelled. Every other failure is in the Execution.
         """
         ...
 
     def finished(self, rollout_id: str) -> Execution | None:
-        """An execution that finished in the last steps or is still held, by its Agent Lightning rollout id."""
+        """Find an execution of the last steps, or one that a caller keeps alive, by its Agent Lightning rollout id."""
         ...
 
     async def park(self) -> None:
-        """Hold all training: turns wait at the gateway, deadlines stand still. Returns when its last request is off
-        the engine. Agents live on, and what they do without the engine goes on.
+        """Pause training: turns wait at the gateway and deadlines stop. Returns when no training request is at the
+        engine. Agents stay alive, and continue whatever does not need the engine.
         """
         ...
 
     async def resume(self) -> None:
-        """End `park`: held turns go on from their partial output."""
+        """End `park`: interrupted turns resume from their partial output."""
         ...
 
     async def quiet(self) -> None:
-        """End what the engine still holds for anybody, and wait until it is idle."""
+        """Abort every request at the engine and wait until it is idle."""
         ...
 
     async def weight_version(self) -> str:
-        """Version of the weights that the engine samples with now, '' when it does not say."""
+        """Version of the weights that the engine samples with now, '' if unreported."""
         ...
 
     async def in_flight(self) -> int:
-        """Requests of agents that are being served."""
+        """Number of agents' requests being served."""
         ...
 
     async def metrics(self) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""From the rewards of an execution to the reward of each of its Samples, and from there to what GRPO trains on."""
+"""Derive the reward of each Sample from those of its execution, and from them the values that GRPO trains on."""

@@ -1,4 +1,4 @@
-"""A reward as the agent gave it, and where in the execution it stands."""
+"""A reward as the agent gave it, with its place in the execution."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Emitted:
     """One reward that an agent emitted or returned.
 
     values: dimension to value, the primary one first; a plain number has the one dimension 'primary'.
-    after: how many turns were committed before it, which is its place in time.
-    linked: indices of the turns that its link attributes select, ascending; () when it has no link.
-    dangling: it has a link, and that selects no turn of this attempt.
+    after: number of turns committed before it.
+    linked: indices of the turns that its link attributes select, ascending; () without a link.
+    dangling: it has a link that selects no turn of this attempt.
     """
 
     values: Mapping[str, float]
@@ -29,10 +29,10 @@ class Emitted:
 
 
 def reward_of(values: Mapping[str, float]) -> Reward:
-    """The value of a reward with one dimension, all dimensions when there are several."""
+    """The value of a reward with one dimension, or all dimensions of one with several."""
     return dict(values) if len(values) > 1 else next(iter(values.values()))
 
 
 def last_reward(emitted: tuple[Emitted, ...]) -> Reward | None:
-    """The reward of the whole execution by Agent Lightning's rule: the last one emitted. None when there is none."""
+    """The reward of the execution by Agent Lightning's rule: the last one emitted, None without any."""
     return emitted[-1].reward if emitted else None

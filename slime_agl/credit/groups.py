@@ -1,4 +1,4 @@
-"""What a group's mean and standard deviation are taken over, when executions gave several Samples.
+"""The values behind a group's mean and standard deviation when executions gave several Samples.
 
 A worked example. Two executions of one group; the first gave two Samples, with 30 and 10 trained tokens:
 
@@ -25,11 +25,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What normalising needs of one Sample.
+    """The facts of one Sample that normalisation needs.
 
-    tokens: of its response; trained: those of them that train. removed: slime takes it out of training (`remove_sample`).
+    tokens: of its response; trained: those that train. removed: slime leaves it out of training (`remove_sample`).
     """
 
     group: Hashable
@@ -41,11 +41,11 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupValues:
     """One group.
 
-    values: of each of its executions that counts, in order. members: positions of their Samples that are not removed.
-    within: mean over these executions of the variance of reward over an execution's tokens; 0.0 when each has one reward.
+    values: one per execution that counts, in order. members: positions of their Samples that are not removed.
+    within: mean over these executions of the variance of reward over an execution's tokens; 0.0 if each has one reward.
     """
 
     values: tuple[float, ...]
@@ -53,25 +53,25 @@ class Group:
     within: float = 0.0
 
 
-def groups_of(samples: Sequence[Scored]) -> list[Group]:
-    """Groups in order of appearance, with every execution counted once.
+def groups_of(samples: Sequence[Scored]) -> list[GroupValues]:
+    """Groups in order of appearance, each execution counted once.
 
-    An execution's value is the mean of its Samples' rewards, weighted by trained tokens; by all tokens of the responses
-    when none of them trains. Removed Samples count nowhere and are not members; a group of such Samples has no values.
+    An execution's value is the mean of its Samples' rewards weighted by trained tokens, or by all response tokens if
+    none trains. Removed Samples count nowhere and are not members; a group with only such Samples has no values.
     """
-    held: dict[Hashable, dict[Hashable, list[int]]] = {}
+    by_group: dict[Hashable, dict[Hashable, list[int]]] = {}
     for at, sample in enumerate(samples):
-        executions = held.setdefault(sample.group, {})
+        executions = by_group.setdefault(sample.group, {})
         if not sample.removed:
             executions.setdefault(sample.execution, []).append(at)
-    return [_group(samples, list(executions.values())) for executions in held.values()]
+    return [_group(samples, list(executions.values())) for executions in by_group.values()]
 
 
-def _group(samples: Sequence[Scored], executions: list[list[int]]) -> Group:
-    held = [[samples[at] for at in members] for members in executions]
-    values = tuple(_value(one) for one in held)
-    variances = [_variance(one, value) for one, value in zip(held, values, strict=True)]
-    return Group(
+def _group(samples: Sequence[Scored], executions: list[list[int]]) -> GroupValues:
+    whole = [[samples[at] for at in members] for members in executions]
+    values = tuple(_value(one) for one in whole)
+    variances = [_variance(one, value) for one, value in zip(whole, values, strict=True)]
+    return GroupValues(
         values=values,
         members=tuple(at for members in executions for at in members),
         within=sum(variances) / len(variances) if variances else 0.0,

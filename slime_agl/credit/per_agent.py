@@ -1,7 +1,7 @@
 """Rewards that belong to one agent of several.
 
-Agents of one execution are told apart by the model name that they ask the endpoint for: a planner that calls
-`model="planner"` and a coder that calls `model="coder"` are two agents, whatever weights answer them.
+The model name in a request identifies the agent: a planner that calls `model="planner"` and a coder that calls
+`model="coder"` are two agents, whatever weights answer them.
 
 A worked example. A planner has one segment, a coder has two, a critic has one. The agent emits
 
@@ -20,12 +20,11 @@ from slime_agl.trace.segments import Segment
 
 
 def per_agent(emitted: Sequence[Emitted], segments: Sequence[Segment]) -> list[Reward | None]:
-    """The credit of each segment: the last reward that is meant for its agent.
+    """The credit of each segment: the last reward addressed to its agent.
 
-    A reward is meant for an agent when a dimension has the agent's name, and then that dimension is the credit; or
-    when it is linked to turns of the agent, for example by the link `gen_ai.request.model`, and then all of it is.
-    An agent that no reward is meant for gets the last one that is linked to no turn, less the dimensions that name
-    an agent. None: there is no such reward either.
+    A reward is addressed to an agent if one of its dimensions has the agent's name, and then that dimension is the
+    credit; or if it is linked to turns of the agent, for example by the link `gen_ai.request.model`, and then all of it
+    is. An agent without one gets the last unlinked reward, minus the dimensions that name an agent; None without that.
 
     A segment's agent is the model name of its last trained turn.
     """
@@ -34,8 +33,8 @@ def per_agent(emitted: Sequence[Emitted], segments: Sequence[Segment]) -> list[R
     found: dict[str, Reward] = {}
     common: Reward | None = None
     for item in emitted:
-        meant = {turns[index] for index in item.linked if index in turns} if item.linked else agents
-        for agent in meant:
+        addressed = {turns[index] for index in item.linked if index in turns} if item.linked else agents
+        for agent in addressed:
             if agent in item.values:
                 found[agent] = item.values[agent]
             elif item.linked:
@@ -47,5 +46,5 @@ def per_agent(emitted: Sequence[Emitted], segments: Sequence[Segment]) -> list[R
 
 
 def agent_of(segment: Segment) -> str:
-    """The model name that a segment's last trained turn asked for."""
+    """The model name in the request of a segment's last trained turn."""
     return next(turn.model for turn in reversed(segment.turns) if turn.index in segment.trained)

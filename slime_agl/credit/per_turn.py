@@ -25,42 +25,41 @@ from slime_agl.trace.segments import Segment
 def per_turn(
     emitted: Sequence[Emitted], rewards: Sequence[Mapping[str, float]], segments: Sequence[Segment], *, discount: float
 ) -> list[dict[str, float]]:
-    """The credit of each segment: the discounted return at the first turn that trains in it.
+    """The credit of each segment: the discounted return at its first trained turn.
 
-    The steps of an execution are its trained turns in commit order, over all segments, so that a reward after a
-    subagent's work reaches back to the subagent. rewards: what each of `emitted` is worth, by dimension.
-    A reward belongs to the last of the turns it is linked to, else to the last turn before it; one that comes before
-    every turn belongs to the first. Turns that do not train are no steps: a reward that belongs to one goes to the
-    last step before it.
+    Returns run over the trained turns of all segments in commit order, so that a reward after a subagent's work reaches
+    back to the subagent. rewards: the value of each of `emitted`, by dimension. A reward belongs to the last of the
+    turns it is linked to, else to the last turn before it; one that precedes every turn belongs to the first. If that
+    turn is not trained, the reward goes to the last trained turn before it.
 
-    A Sample has one reward for all of its tokens. When its segment holds several turns the segment counts as one
-    action, taken at its first trained turn: it gets what was earned from there on, and no turn is rewarded for what
-    came before the segment. With a discount of 1 and rewards in the end only, every segment gets their sum.
+    A Sample has one reward for all its tokens. A segment of several turns therefore counts as one action, taken at its
+    first trained turn: it gets what was earned from there on, and nothing earned before. With a discount of 1 and
+    rewards only at the end, every segment gets their sum.
 
-    Each dimension is counted by itself; a reward that lacks a dimension adds 0 to it. discount: 0 to 1, a turn.
+    Dimensions are independent; a reward that lacks one adds 0 to it. discount: per turn, 0 to 1.
     """
     if not segments:
         return []
-    steps = sorted({index for segment in segments for index in segment.trained})
-    places = [step_of(item, steps) for item in emitted]
+    trained = sorted({index for segment in segments for index in segment.trained})
+    places = [place_of(item, trained) for item in emitted]
     returns = {}
     for name in dict.fromkeys(name for values in rewards for name in values):
-        earned = [0.0] * len(steps)
+        earned = [0.0] * len(trained)
         for place, values in zip(places, rewards, strict=True):
             earned[place] += values.get(name, 0.0)
         returns[name] = turn_returns(earned, discount)
-    starts = [steps.index(min(segment.trained)) for segment in segments]
+    starts = [trained.index(min(segment.trained)) for segment in segments]
     return [{name: values[start] for name, values in returns.items()} for start in starts]
 
 
-def step_of(item: Emitted, steps: Sequence[int]) -> int:
-    """Position in `steps`, which are turn indices in ascending order, of the step that a reward belongs to."""
+def place_of(item: Emitted, trained: Sequence[int]) -> int:
+    """Position in `trained`, ascending turn indices, of the turn that a reward belongs to."""
     turn = item.linked[-1] if item.linked else item.after - 1
-    return max(0, bisect_right(steps, turn) - 1)
+    return max(0, bisect_right(trained, turn) - 1)
 
 
 def turn_returns(rewards: Sequence[float], discount: float) -> list[float]:
-    """For each turn: its reward, and the discounted rewards of those after it."""
+    """For each turn: its reward plus the discounted rewards of later turns."""
     returns = []
     follows = 0.0
     for reward in reversed(rewards):

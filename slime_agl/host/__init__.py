@@ -1,8 +1,7 @@
-"""Everything this package knows of slime, and what stands in for it where slime is not installed.
+"""Everything this package knows about slime, with stand-ins for machines without it.
 
-Names resolve when first used: to slime's own objects where they can be imported, else to
-stand-ins with the same fields, defaults and behaviour. Importing this package imports neither
-slime nor torch.
+Names resolve on first use: to slime's own objects if they can be imported, else to stand-ins with the same fields,
+defaults and behaviour. Importing this package imports neither slime nor torch.
 """
 
 from __future__ import annotations

@@ -27,13 +27,13 @@ _FALLBACKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutArgs:
-    """The arguments that a rollout function honours, under slime's names and with slime's defaults.
+    """The arguments that a rollout function honours, with slime's names and defaults.
 
-    raw: slime's own namespace, to hand to user hooks. Lengths are tokens. rollout_num_engines is at
-    least 1. rollout_max_response_len None leaves a turn to the context's limit. sglang_router_ip and
-    sglang_router_port are those of the trained model, which under --sglang-config need not be slime's default.
+    raw: slime's own namespace, for user hooks. Lengths are in tokens. rollout_num_engines is at least 1.
+    rollout_max_response_len None: only the context limits a turn. sglang_router_ip and sglang_router_port are those of
+    the trained model, which under --sglang-config need not be slime's default.
     """
 
     raw: Any
@@ -94,11 +94,11 @@ class RolloutArgs:
 
     @classmethod
     def read(cls, args: Any) -> RolloutArgs:
-        """Read slime's namespace; an argument that it lacks, or has as None, has slime's default.
+        """Read slime's namespace; a missing argument, or None, gets slime's default.
 
         Raises:
-            ConfigError: a value that no rollout can work with, named by its flag; or --sglang-config does not have
-                exactly one model that gets weights.
+            ConfigError: a value is unusable (named by its flag), or --sglang-config does not have exactly one model
+                that gets weights.
         """
         if args is None:
             raise ConfigError("the rollout function was called without slime's arguments (args is None)")
@@ -151,12 +151,12 @@ class RolloutArgs:
 
     @property
     def trainer(self) -> TrainerArgs:
-        """What slime's trainer demands."""
+        """The arguments of slime's trainer."""
         return TrainerArgs.read(self.raw)
 
     @property
     def router_url(self) -> str:
-        """Base URL of slime's router. Raises ConfigError when slime has not set it."""
+        """Base URL of slime's router. Raises ConfigError if slime has not set it."""
         if self.sglang_router_ip is None or self.sglang_router_port is None:
             raise ConfigError(
                 f"slime's router is not known: --sglang-router-ip is {self.sglang_router_ip}, --sglang-router-port is "
@@ -166,17 +166,17 @@ class RolloutArgs:
 
     @property
     def frozen_models(self) -> dict[str, str]:
-        """OpenAI-compatible endpoints of the models that slime serves beside the one it trains, by name."""
+        """OpenAI-compatible endpoints of the served models that are not trained, by name."""
         trained = (self.sglang_router_ip, self.sglang_router_port)
         routers = {name: tuple(address) for name, address in (self.sglang_model_routers or {}).items()}
         return {name: f"http://{host}:{port}/v1" for name, (host, port) in routers.items() if (host, port) != trained}
 
     @property
     def experts_width(self) -> int | None:
-        """Routed experts of one token, None when they are not replayed.
+        """Number of routed experts per token, None if they are not replayed.
 
         Raises:
-            ConfigError: they are, and the model's numbers of layers and of experts a token are not known.
+            ConfigError: they are, but the number of layers or of experts per token is unknown.
         """
         if not self.use_rollout_routing_replay:
             return None
@@ -189,13 +189,13 @@ class RolloutArgs:
 
     @property
     def concurrency(self) -> int:
-        """Requests that slime would have in flight at its engines at most."""
+        """Maximum number of requests that slime would have in flight at its engines."""
         return self.sglang_server_concurrency * self.rollout_num_engines
 
     def sampling_params(self, seed_offset: int | None = None) -> dict[str, Any]:
-        """A new mapping of what slime samples with in training, under SGLang's names.
+        """Make the training sampling parameters, under SGLang's names.
 
-        seed_offset: position in the group; it makes the seed when inference is deterministic.
+        seed_offset: position in the group; sets the seed if inference is deterministic.
         """
         params = {
             "temperature": self.rollout_temperature,
@@ -242,7 +242,7 @@ class RolloutArgs:
 
 
 def flag(name: str) -> str:
-    """The command line flag of an argument."""
+    """The command-line flag of an argument."""
     return "--" + name.replace("_", "-")
 
 

@@ -1,6 +1,6 @@
-"""Where prompts come from; stands in for `slime.rollout.data_source`.
+"""Data sources; stands in for `slime.rollout.data_source`.
 
-The state file is JSON with a digest (slime writes a torch file), so that it needs no torch.
+The state file is JSON with a digest, where slime writes a torch file, so that no torch is needed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from slime_agl.chat.template.loader import load_tokenizer
-from slime_agl.host.held import from_plain, to_plain
 from slime_agl.host.pieces import resolve
+from slime_agl.host.plain import from_plain, to_plain
 from slime_agl.host.state_file import read_state, remove_parts, write_state
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _STATE = ("sample_offset", "epoch_id", "sample_group_index", "sample_index", "me
 
 
 class RolloutDataSource:
-    """Groups of fresh copies of a dataset's samples, epoch after epoch; empty samples when there is no dataset."""
+    """Groups of fresh copies of a dataset's samples, epoch after epoch; empty samples without a dataset."""
 
     def __init__(self, args: Any) -> None:
         self.args = args
@@ -41,7 +41,7 @@ class RolloutDataSource:
     def get_samples(self, num_samples: int) -> list[list[Any]]:
         """`num_samples` groups of n_samples_per_prompt samples, numbered in order.
 
-        A dataset smaller than `num_samples` is gone through several times.
+        A dataset smaller than `num_samples` is repeated.
         """
         return [self._group(prompt) for prompt in self._prompts(num_samples)]
 
@@ -51,14 +51,14 @@ class RolloutDataSource:
         )
 
     def save(self, rollout_id: int) -> None:
-        """Write the position in the dataset below args.save. A buffer is not part of it."""
+        """Write the position in the dataset below args.save, without any buffer."""
         if not self.args.rollout_global_dataset:
             return
         state = {name: to_plain(getattr(self, name), f"data_source.{name}") for name in _STATE}
         write_state(state_paths(self.args.save, rollout_id)[0], state)
 
     def load(self, rollout_id: int | None = None) -> None:
-        """Go on from the position saved below args.load; without such a file nothing changes."""
+        """Continue from the position saved below args.load, if there is one."""
         if not self.args.rollout_global_dataset or self.args.load is None:
             return
         path = state_paths(self.args.load, rollout_id)[0]
@@ -102,7 +102,7 @@ class RolloutDataSource:
 
 
 class RolloutDataSourceWithBuffer(RolloutDataSource):
-    """The same, and what is put back comes out first."""
+    """The same, with a buffer: groups put back come out first."""
 
     def __init__(self, args: Any) -> None:
         super().__init__(args)
@@ -113,14 +113,14 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
     def get_samples(self, num_samples: int) -> list[list[Any]]:
         if not self.buffer or not num_samples:
             return super().get_samples(num_samples)
-        held = self.buffer_filter(self.args, None, self.buffer, num_samples)
-        return held + super().get_samples(num_samples - len(held))
+        buffered = self.buffer_filter(self.args, None, self.buffer, num_samples)
+        return buffered + super().get_samples(num_samples - len(buffered))
 
     def add_samples(self, samples: list[list[Any]]) -> None:
         """Put whole groups back.
 
         Raises:
-            AssertionError: an entry is no list of n_samples_per_prompt samples.
+            AssertionError: an entry is not a list of n_samples_per_prompt samples.
         """
         size = self.args.n_samples_per_prompt
         for at, group in enumerate(samples):
@@ -141,7 +141,7 @@ class RolloutDataSourceWithBuffer(RolloutDataSource):
 
 
 def pop_first(args: Any, rollout_id: int | None, buffer: list[list[Any]], num_samples: int) -> list[list[Any]]:
-    """Buffer filter: the oldest groups, at most `num_samples`, which leave the buffer."""
+    """Buffer filter: remove and return up to `num_samples` of the oldest groups."""
     taken = buffer[:num_samples]
     del buffer[:num_samples]
     return taken
@@ -168,6 +168,6 @@ def _dataset(args: Any) -> Any:
 
 
 def state_paths(directory: str, rollout_id: int | None) -> tuple[Path, Path]:
-    """Where this data source, and slime's own, keep their state after a step."""
+    """Paths of the state after a step: of this data source, and of slime's own."""
     place = Path(directory) / "rollout"
     return place / f"global_dataset_state_{rollout_id}.json", place / f"global_dataset_state_dict_{rollout_id}.pt"

@@ -20,16 +20,16 @@ _SLICED = re.compile(r"(?P<path>.*)@\[(?P<start>-?\d*):(?P<end>-?\d*)\]")
 
 
 def load_processor(name_or_path: str, **kwargs: Any) -> None:
-    """Image processors belong to slime; without it there is none."""
+    """Return None: image processors need slime."""
 
 
 def read_rows(path: str) -> Iterator[dict[str, Any]]:
-    """Rows of a .jsonl or .parquet file, in order; `file@[a:b]` takes rows a to b as a Python slice does.
+    """Rows of a .jsonl or .parquet file, in order; `file@[a:b]` selects rows like a Python slice.
 
     A line that is not JSON is skipped with a warning.
 
     Raises:
-        FileNotFoundError, ValueError, ImportError: no such file, not such a format, pyarrow is missing.
+        FileNotFoundError, ValueError, ImportError: the file is missing, its format is unknown, pyarrow is missing.
     """
     match = _SLICED.fullmatch(path)
     file = Path(match["path"] if match else path)
@@ -53,13 +53,13 @@ class Dataset:
     """The samples of a file, in file order until `shuffle`.
 
     Args:
-        path: see `read_rows`. tokenizer: needed for apply_chat_template and max_length only.
+        path: see `read_rows`. tokenizer: needed only for apply_chat_template and max_length.
         processor: must be None; multimodal data needs slime.
-        max_length: prompts of more tokens are left out; None keeps all. Prompts that are messages are not measured.
-        label_key, metadata_key, tool_key: row keys of the label, of a mapping, and of tools, which join the mapping.
+        max_length: drop prompts with more tokens; None keeps all. Prompts that are messages are not measured.
+        label_key, metadata_key, tool_key: row keys of the label, of the metadata, and of tools, which join the metadata.
 
     Raises:
-        ConfigError: a row lacks the label, its tools are no list, or multimodal data is asked for.
+        ConfigError: a row lacks the label, its tools are not a list, or multimodal data is requested.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Dataset:
         self.seed = seed
 
     def shuffle(self, new_epoch_id: int) -> None:
-        """Put the samples in the order of an epoch, which depends on nothing but the seed and the epoch."""
+        """Put the samples in the order of an epoch, which depends only on seed and epoch."""
         if self.epoch_id == new_epoch_id:
             return
         order = list(range(len(self.samples)))
@@ -139,7 +139,7 @@ def _jsonl(file: Path) -> Iterator[dict[str, Any]]:
 
 def _parquet(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        from pyarrow import parquet
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports] - optional
     except ImportError as error:
         raise ImportError(f"{file} is a parquet file; install pyarrow to read it, or use .jsonl") from error
     for batch in parquet.ParquetFile(file).iter_batches():

@@ -1,4 +1,4 @@
-"""An argument namespace as slime has it after parsing, for runs without slime."""
+"""slime's parsed arguments with their defaults, for runs without slime."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def default_args(**overrides: Any) -> Namespace:
-    """slime's arguments after parsing, with `overrides` set as flags or --custom-config-path would set them.
+    """slime's parsed arguments, with `overrides` as flags or --custom-config-path would set them.
 
-    slime demands rollout_batch_size; here it is 1 unless given. rollout_function_path and
-    custom_reward_post_process_path are this package's. eval_prompt_data (name, path, name, path, ...) becomes eval_datasets.
+    slime requires rollout_batch_size; the default here is 1. rollout_function_path and custom_reward_post_process_path
+    default to this package's. eval_prompt_data (name, path, name, path, ...) becomes eval_datasets.
     """
     args = Namespace(**{**_DEFAULTS, "rollout_sample_hook_path": [], "apply_chat_template_kwargs": {}, **overrides})
     if args.over_sampling_batch_size is None:

@@ -1,4 +1,4 @@
-"""What slime's advantage estimators do with the rewards of a group, and slime's own arithmetic for it."""
+"""How slime's advantage estimators normalise the rewards of a group, with slime's own arithmetic."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ _SLIMES_DEFAULT = {item.name: item.default for item in fields(RolloutArgs)}
 
 
 def given(args: Any, name: str) -> Any:
-    """An argument of slime's, or slime's default where it is missing or None; other arguments are not looked at."""
+    """Read one argument of slime's; slime's default if missing or None. Ignores all other arguments."""
     value = getattr(args, name, None)
     return _SLIMES_DEFAULT[name] if value is None else value
 
 
 def normalises_groups(args: Any) -> bool:
-    """Whether rewards are taken relative to their group. args: slime's namespace, or a RolloutArgs."""
+    """Return True if rewards are relative to their group. args: slime's namespace, or a RolloutArgs."""
     return given(args, "rewards_normalization") and given(args, "advantage_estimator") in GROUP_NORMALISING
 
 
 def scales_groups(args: Any) -> bool:
-    """Whether they are also divided by the group's standard deviation."""
+    """Return True if they are also divided by the group's standard deviation."""
     return given(args, "grpo_std_normalization") and given(args, "advantage_estimator") in SCALING
 
 
 def ensure_reward_post_process(args: Any) -> bool:
-    """Name our reward normalisation in slime's namespace where a group-normalising estimator has none yet.
+    """Set slime's flag to our reward normalisation if a group-normalising estimator has none; True if it was set.
 
-    Only before slime's manager reads the flag, which it does once, after it has built the data source.
-    Returns whether the flag was set.
+    Works only until slime's manager reads the flag, once, after it has built the data source.
     """
     if given(args, "custom_reward_post_process_path") is not None or not normalises_groups(args):
         return False
@@ -49,14 +48,13 @@ def ensure_reward_post_process(args: Any) -> bool:
 
 
 def normalised(groups: Sequence[tuple[Sequence[float], float, Sequence[float]]], *, scale: bool) -> list[list[float]]:
-    """Rewards less their group's mean and, with `scale`, over its standard deviation + 1e-6; in float32.
+    """Subtract each group's mean and, with `scale`, divide by its standard deviation + 1e-6; in float32.
 
-    groups: for each group the values of its executions, the variance of reward within them (added to the square of the
-    standard deviation; 0.0 in slime), and the rewards to normalise by them. A group with fewer than two values has
-    nothing to compare with: its rewards become 0.
+    groups: per group the values of its executions, the variance of reward within them (added to the squared standard
+    deviation; 0.0 in slime), and the rewards to normalise. The rewards of a group with fewer than two values become 0.
 
-    Computed as slime does, by torch over a matrix of groups (numpy without torch, which may differ in the last bit).
-    Groups of one size share a matrix, so a batch that slime would put into one matrix is summed in the same order.
+    Computed as slime does, with torch over a matrix of groups (with numpy if torch is missing, which may differ in the
+    last bit). Groups of one size share a matrix, so a batch that fits slime's matrix is summed in the same order.
     """
     sizes: dict[int, list[int]] = {}
     for at, (values, _, _) in enumerate(groups):

@@ -11,7 +11,7 @@ from slime_agl.errors import ConfigError, closest
 
 @dataclass
 class EvalDatasetConfig:
-    """One evaluation dataset. None means that the flag of training holds (sampling) or that nothing is set."""
+    """One evaluation dataset. None: the training flag applies (sampling), or nothing is set."""
 
     name: str
     path: str
@@ -61,17 +61,17 @@ class EvalDatasetConfig:
 
     @property
     def cache_key(self) -> tuple[Any, ...]:
-        """What the prompts of this dataset depend on, apart from slime's arguments."""
+        """The fields that its prompts depend on, apart from slime's arguments."""
         return self.name, self.path, self.input_key, self.label_key, self.tool_key, self.metadata_key
 
     def inject_metadata(self, sample_metadata: Any) -> dict[str, Any]:
-        """A new mapping: the row's metadata, then rm_type, then the overrides."""
+        """Merge the row's metadata, rm_type and the overrides; later ones win."""
         own = sample_metadata if isinstance(sample_metadata, dict) else {}
         rule = {} if self.rm_type is None else {"rm_type": self.rm_type}
         return {**own, **rule, **self.metadata_overrides}
 
 
-# Fields whose value falls back to slime's arguments: the first of these that is not None.
+# Fields that fall back to slime's arguments: the first of these that is not None.
 _ARGUMENTS = {
     "n_samples_per_eval_prompt": ("n_samples_per_eval_prompt", "n_samples_per_prompt"),
     "temperature": ("eval_temperature", "rollout_temperature"),
@@ -95,7 +95,7 @@ _ARGUMENTS = {
 def build_eval_dataset_configs(
     args: Any, raw_config: Iterable[Mapping[str, Any]], defaults: Mapping[str, Any] | None
 ) -> list[EvalDatasetConfig]:
-    """One config for each mapping; a field comes from the mapping, else `defaults`, else slime's arguments.
+    """Make one config per mapping; a field comes from the mapping, else `defaults`, else slime's arguments.
 
     Raises:
         ConfigError: a key of a mapping or of `defaults` is not a field.

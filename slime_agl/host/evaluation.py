@@ -1,4 +1,4 @@
-"""Prompts for an evaluation, and its results, in the shapes slime's own evaluation has."""
+"""Prompts and results of an evaluation, in the shapes of slime's own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from slime_agl.host.pieces import resolve
 
 
 class EvalPrompts:
-    """Owner of the evaluation datasets of a process; each file is read once.
+    """Owns the evaluation datasets of a process; reads each file once.
 
-    tokenizer: the checkpoint's, when there is one already; else it is loaded if a dataset needs it.
+    tokenizer: the checkpoint's, if already loaded; otherwise loaded once a dataset needs it.
     """
 
     def __init__(self, args: RolloutArgs, tokenizer: Any = None) -> None:
@@ -23,10 +23,10 @@ class EvalPrompts:
         self._datasets: dict[str, Any] = {}
 
     def samples(self, config: Any) -> list[Any]:
-        """Fresh samples of an EvalDatasetConfig: n_samples_per_eval_prompt neighbours for each prompt.
+        """Fresh samples of an EvalDatasetConfig: n_samples_per_eval_prompt in a row per prompt.
 
-        Sample number i is number i % n_samples_per_eval_prompt among those of its prompt, which is
-        its seed offset. index, metadata and the dataset's own function paths are set.
+        The seed offset of sample i is i % n_samples_per_eval_prompt. Sets index, metadata and the dataset's own
+        function paths.
         """
         samples = []
         for prompt in self._dataset(config).samples:
@@ -63,7 +63,7 @@ class EvalPrompts:
 
     def _loaded_tokenizer(self, renders: bool) -> Any:
         if self._tokenizer is None and (renders or self._args.eval_max_prompt_len is not None):
-            self._tokenizer = load_tokenizer(self._args.hf_checkpoint)
+            self._tokenizer = load_tokenizer(str(self._args.hf_checkpoint))
         return self._tokenizer
 
     def _processor(self) -> Any:
@@ -71,10 +71,10 @@ class EvalPrompts:
 
 
 def eval_entry(args: RolloutArgs, samples: list[Any]) -> dict[str, list[Any]]:
-    """One dataset's value in RolloutFnEvalOutput.data, ordered by sample index.
+    """Make a dataset's value in RolloutFnEvalOutput.data, ordered by sample index.
 
     Raises:
-        KeyError, TypeError: a reward lacks --eval-reward-key, or is no mapping although the key is set.
+        KeyError, TypeError: a reward lacks --eval-reward-key, or is not a mapping although the key is set.
     """
     ordered = sorted(samples, key=lambda sample: sample.index)
     key = args.eval_reward_key

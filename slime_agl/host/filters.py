@@ -14,7 +14,7 @@ LEAST_SPREAD = 1e-6
 
 @dataclass
 class DynamicFilterOutput:
-    """A filter's verdict on a group. keep_when_insufficient: keep it all the same when dropping would leave too few."""
+    """A filter's verdict on a group. keep_when_insufficient: keep it anyway if dropping would leave too few."""
 
     keep: bool
     reason: str | None = None
@@ -24,13 +24,13 @@ class DynamicFilterOutput:
 def should_drop_dynamic_filter_output(
     output: DynamicFilterOutput, *, remaining_batch_size: int, target_data_size: int
 ) -> bool:
-    """remaining_batch_size: groups delivered or under way; target_data_size: groups a step needs."""
+    """Apply a verdict. remaining_batch_size: groups kept or running; target_data_size: groups that a step needs."""
     spare = remaining_batch_size > target_data_size
     return not output.keep and (spare or not output.keep_when_insufficient)
 
 
 def call_dynamic_filter(fn: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> DynamicFilterOutput:
-    """Ask a filter, which may answer with a plain truth value; no filter keeps everything."""
+    """Call a filter, which may return a plain truth value; without a filter, keep everything."""
     if fn is None:
         return DynamicFilterOutput(keep=True)
     output = fn(*args, **kwargs)
@@ -52,14 +52,14 @@ class MetricGatherer:
 
 
 def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:
-    """Keep a group whose rewards differ; a group of one has no spread and is dropped."""
+    """Keep a group whose rewards differ; a group of one is dropped."""
     rewards = [sample.get_reward_value(args) for sample in samples]
     keep = len(rewards) > 1 and float(np.std(rewards, ddof=1)) > LEAST_SPREAD
     return DynamicFilterOutput(keep=keep, reason=None if keep else f"zero_std_{round(rewards[0], 1)}")
 
 
 def check_reward_nonzero_std_with_fallback(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:
-    """The same, but a group without spread is better than sampling another round."""
+    """The same, but prefer a group with equal rewards to another round of sampling."""
     output = check_reward_nonzero_std(args, samples, **kwargs)
     output.keep_when_insufficient = True
     return output

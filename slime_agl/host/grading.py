@@ -1,4 +1,4 @@
-"""Rule-based grading of an answer text, without a computer algebra system."""
+"""Rule-based grading of answers, without a computer algebra system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""What the last `\boxed{...}` of `text` holds; None without one, or when it is not closed."""
+    r"""Content of the last `\boxed{...}` in `text`; None without one, or if it is not closed."""
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
@@ -32,7 +32,7 @@ def boxed_answer(text: str) -> str | None:
 
 
 def math_correct(response: str, label: object) -> bool:
-    r"""Whether the last boxed answer of `response` is `label`, which may itself be boxed.
+    r"""Return True if the last boxed answer of `response` equals `label`, which may itself be boxed.
 
     Answers are equal when their texts are, after LaTeX spacing, `\text`, dollar and percent signs,
     degrees, thousands separators and a leading `x=` are removed; or when both are numbers of the

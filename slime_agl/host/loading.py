@@ -13,7 +13,7 @@ from typing import Any
 from slime_agl.errors import ConfigError, closest
 from slime_agl.host.pieces import slime_available
 
-# Paths that slime's users write in flags, and that work without slime too.
+# Paths from slime's flags that work without slime too.
 _STAND_INS = {
     "slime.rollout.data_source": "slime_agl.host.data_source",
     "slime.rollout.filter_hub.dynamic_sampling_filters": "slime_agl.host.filters",
@@ -71,7 +71,7 @@ def _import(module_path: str, what: str) -> ModuleType:
 
 
 def _place(error: Exception) -> str:
-    """Where it was raised; a SyntaxError says so itself."""
+    """Where it was raised; the text of a SyntaxError already says so."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     return "" if isinstance(error, SyntaxError) else f" ({frames[-1].filename}, line {frames[-1].lineno})"
 

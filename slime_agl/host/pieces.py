@@ -1,8 +1,7 @@
-"""Which of slime's objects are taken from slime, and which from the stand-ins.
+"""Take each object from slime or from its stand-in.
 
-Each module of slime is tried by itself: some of them need packages (ray, pylatexenc, pillow)
-that a machine with slime's `Sample` may lack. The stand-ins build whichever `Sample` is in
-force, so both kinds mix.
+Each module of slime is tried separately, since some need packages (ray, pylatexenc, pillow) that a machine with slime's
+`Sample` may lack. The stand-ins build whichever `Sample` is in use, so both kinds mix.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ PIECES = {name: module for module, (_, names) in _MODULES.items() for name in na
 
 
 def resolve(name: str) -> Any:
-    """Return slime's object of that name, or the stand-in. `name` is a key of `PIECES`."""
+    """Return slime's object of that name, or its stand-in. name: a key of `PIECES`."""
     return getattr(_module(PIECES[name]), name)
 
 
 @cache
 def slime_available() -> bool:
-    """True when slime's `Sample` can be imported in this process.
+    """Return True if slime's `Sample` can be imported in this process.
 
-    A package that is merely called slime does not count; it has no `slime.utils.types` and is not imported.
+    An unrelated package named slime has no `slime.utils.types`; it does not count and is not imported.
     """
     if TYPES not in sys.modules and not _on_path():
         return False
@@ -64,7 +63,7 @@ def slime_available() -> bool:
 
 
 def where() -> str:
-    """One phrase for logs: which slime is in use."""
+    """Describe the slime in use, for logs."""
     if not slime_available():
         return "stand-ins (slime is not importable)"
     package = importlib.import_module("slime")

@@ -1,8 +1,8 @@
-"""Replay data that an engine sends beside tokens: top-p sets and routed experts, as int32 numpy arrays.
+"""Replay data of an engine answer: top-p sets and routed experts, as int32 numpy arrays.
 
 A top-p set is ragged: token i of a response was sampled from ids[offsets[i]:offsets[i + 1]],
 so offsets has one entry more than the response has tokens and starts at 0. Routed experts are
-rows of shape (num_layers, moe_router_topk), one for each token but the last.
+rows of shape (num_layers, moe_router_topk), one per token except the last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _IDS_KEYS = ("top_p_token_ids", "top_p_kept_token_ids")
 _OFFSETS_KEYS = ("top_p_token_offsets", "top_p_kept_token_offsets")
 
 
-class TopP(NamedTuple):
+class TokenSets(NamedTuple):
+    """Top-p sets as a ragged array."""
+
     ids: np.ndarray
     offsets: np.ndarray
 
@@ -28,7 +30,7 @@ def int32(values: Any) -> np.ndarray:
 
 
 def decode_int32(meta_info: Mapping[str, Any], *keys: str) -> np.ndarray | None:
-    """The first of `keys` that is there: base64 text, raw little-endian bytes, or numbers. None when absent or null."""
+    """Decode the first of `keys` present: base64 text, little-endian bytes, or numbers. None if absent or null."""
     value = next((meta_info[key] for key in keys if key in meta_info), None)
     if isinstance(value, str):
         value = base64.b64decode(value)
@@ -37,8 +39,8 @@ def decode_int32(meta_info: Mapping[str, Any], *keys: str) -> np.ndarray | None:
     return None if value is None else int32(value)
 
 
-def read_top_p(meta_info: Mapping[str, Any], new_tokens: int) -> TopP | None:
-    """The top-p sets of `new_tokens` tokens, or None when the engine sent none.
+def read_top_p(meta_info: Mapping[str, Any], new_tokens: int) -> TokenSets | None:
+    """The top-p sets of `new_tokens` tokens, or None if the engine sent none.
 
     Raises:
         ValueError: one of the two arrays is missing, or they do not describe `new_tokens` tokens.
@@ -57,32 +59,32 @@ def read_top_p(meta_info: Mapping[str, Any], new_tokens: int) -> TopP | None:
         raise ValueError(
             f"top-p offsets have {offsets.size} entries, {new_tokens} sampled tokens need {new_tokens + 1}"
         )
-    return TopP(ids, offsets)
+    return TokenSets(ids, offsets)
 
 
-def join_top_p(ids: Any, offsets: Any, new: TopP) -> TopP:
-    """Append `new` to what a sample holds (None counts as nothing)."""
+def join_top_p(ids: Any, offsets: Any, new: TokenSets) -> TokenSets:
+    """Append `new` to the sets of a sample, None being none."""
     ids = int32([] if ids is None else ids)
     offsets = int32([0] if offsets is None else offsets)
-    return TopP(np.concatenate([ids, new.ids]), np.concatenate([offsets, new.offsets[1:] + offsets[-1]]))
+    return TokenSets(np.concatenate([ids, new.ids]), np.concatenate([offsets, new.offsets[1:] + offsets[-1]]))
 
 
-def pad_top_p(ids: Any, offsets: Any, tokens: int) -> TopP:
-    """Append `tokens` empty sets: those of tokens that were not sampled.
+def pad_top_p(ids: Any, offsets: Any, tokens: int) -> TokenSets:
+    """Append `tokens` empty sets, for tokens that were not sampled.
 
     Raises:
-        ValueError: the sample holds no sets to append to.
+        ValueError: the sample has no sets to append to.
     """
     if ids is None or offsets is None:
         raise ValueError("top-p offsets without ids: there is nothing to append empty sets to")
     offsets = int32(offsets)
     if not offsets.size:
         raise ValueError("top-p offsets are empty, they must begin with 0")
-    return TopP(int32(ids), np.concatenate([offsets, np.full(tokens, offsets[-1], dtype=np.int32)]))
+    return TokenSets(int32(ids), np.concatenate([offsets, np.full(tokens, offsets[-1], dtype=np.int32)]))
 
 
 def check_top_p(ids: Any, offsets: Any, response_length: int) -> None:
-    """Raises ValueError unless both or neither are there and they describe `response_length` tokens."""
+    """Raise ValueError unless both are None, or both describe `response_length` tokens."""
     if ids is None and offsets is None:
         return
     if ids is None or offsets is None:
@@ -101,11 +103,11 @@ def check_top_p(ids: Any, offsets: Any, response_length: int) -> None:
 def join_experts(existing: Any, meta_info: Mapping[str, Any], args: Any, tokens: int) -> Any:
     """The routed experts of a sample of `tokens` tokens after an engine answer.
 
-    The answer's rows start at `routed_experts_start_len`; rows before that are kept from
-    `existing`, which is returned as it is when the answer has no rows.
+    The answer's rows start at `routed_experts_start_len`; earlier rows come from `existing`, which is returned
+    unchanged if the answer has none.
 
     Raises:
-        ValueError: the answer does not fill up `tokens` - 1 rows, or `existing` is too short to join.
+        ValueError: the answer does not complete `tokens` - 1 rows, or `existing` is too short.
     """
     flat = decode_int32(meta_info, "routed_experts")
     if flat is None:
@@ -126,7 +128,7 @@ def join_experts(existing: Any, meta_info: Mapping[str, Any], args: Any, tokens:
         return new
     if existing is None:
         raise ValueError(f"routed experts start at row {start}, the sample holds none to join them to")
-    held = np.asarray(existing, dtype=np.int32)
-    if held.shape[0] < start:
-        raise ValueError(f"routed experts start at row {start}, the sample holds only {held.shape[0]} rows")
-    return np.concatenate([held[:start], new], axis=0)
+    earlier = np.asarray(existing, dtype=np.int32)
+    if earlier.shape[0] < start:
+        raise ValueError(f"routed experts start at row {start}, the sample holds only {earlier.shape[0]} rows")
+    return np.concatenate([earlier[:start], new], axis=0)

@@ -1,6 +1,6 @@
-"""slime's reward options for a sample; stands in for `slime.rollout.rm_hub`.
+"""slime's reward options; stands in for `slime.rollout.rm_hub`.
 
-Of slime's rule-based rewards it has `math`, `f1` and `random`, each also as `boxed_...`.
+The rules are `math`, `f1` and `random`, each also as `boxed_...`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ async def async_rm(args: Any, sample: Any, **kwargs: Any) -> Any:
     """Reward of one sample: its own custom_rm_path, else args.custom_rm_path, else the rule `rm_type` names.
 
     Raises:
-        NotImplementedError: no rule of that name is here, or none is named.
+        NotImplementedError: no rule is named, or none of that name exists here.
     """
     path = sample.custom_rm_path or args.custom_rm_path
     if path:
@@ -47,7 +47,7 @@ async def async_rm(args: Any, sample: Any, **kwargs: Any) -> Any:
 
 
 async def batched_async_rm(args: Any, samples: list[Any], **kwargs: Any) -> list[Any]:
-    """Rewards of samples in their order. args.custom_rm_path gets all of them in one call."""
+    """Rewards of samples, in order. args.custom_rm_path gets all samples in one call."""
     if args.custom_rm_path is not None:
         return await resolve("load_function")(args.custom_rm_path)(args, samples, **kwargs)
     return await asyncio.gather(*(async_rm(args, sample, **kwargs) for sample in samples))

@@ -1,4 +1,4 @@
-"""Which reward slime's options name for a sample."""
+"""Find the reward that slime's options name for a sample."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def reward_type(args: Any, sample: Any) -> str:
-    """The rule-based reward's name, '' for none; a row's metadata wins over the flag."""
+    """Name of the rule, '' for none; a row's metadata takes precedence over the flag."""
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
     return (metadata.get("rm_type") or getattr(args, "rm_type", None) or "").strip()
 
 
 def has_reward_option(args: Any, sample: Any) -> bool:
-    """Whether slime's reward options (a custom path, or an rm_type) name any reward for this sample."""
+    """Return True if slime's reward options (a custom path or an rm_type) cover this sample."""
     custom = sample.custom_rm_path or getattr(args, "custom_rm_path", None)
     return bool(custom or reward_type(args, sample))

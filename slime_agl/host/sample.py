@@ -1,4 +1,4 @@
-"""One training sample; stands in for `slime.utils.types.Sample`, with arrays where slime has tensors."""
+"""The training sample; stands in for `slime.utils.types.Sample`, with arrays in place of tensors."""
 
 from __future__ import annotations
 
@@ -12,80 +12,73 @@ from slime_agl.host import replay
 
 
 @dataclass
-class SpecInfo:
-    """Speculative decoding, summed over the engine answers of a sample."""
-
-    spec_accept_token_num: int = 0
-    spec_draft_token_num: int = 0
-    spec_verify_ct: int = 0
-    completion_token_num: int = 0
-
-    @property
-    def spec_accept_rate(self) -> float:
-        return self.spec_accept_token_num / self.spec_draft_token_num if self.spec_draft_token_num > 0 else 0.0
-
-    @property
-    def spec_accept_length(self) -> float:
-        return self.completion_token_num / self.spec_verify_ct if self.spec_verify_ct > 0 else 0.0
-
-    def add(self, meta_info: dict) -> None:
-        self.spec_accept_token_num += meta_info.get("spec_accept_token_num", 0)
-        self.spec_draft_token_num += meta_info.get("spec_draft_token_num", 0)
-        self.spec_verify_ct += meta_info.get("spec_verify_ct", 0)
-        self.completion_token_num += meta_info.get("completion_tokens", 0)
-
-    def to_dict(self) -> dict[str, int]:
-        return dict(vars(self))
-
-    @staticmethod
-    def from_dict(data: dict) -> SpecInfo:
-        return _counters(SpecInfo, data)
-
-
-@dataclass
-class PrefixCacheInfo:
-    """Prompt tokens, and how many of them the engine had cached, summed over a sample's engine answers."""
-
-    cached_tokens: int = 0
-    total_prompt_tokens: int = 0
-
-    @property
-    def prefix_cache_hit_rate(self) -> float:
-        return self.cached_tokens / self.total_prompt_tokens if self.total_prompt_tokens > 0 else 0.0
-
-    def add(self, meta_info: dict) -> None:
-        self.cached_tokens += meta_info.get("cached_tokens", 0)
-        self.total_prompt_tokens += meta_info.get("prompt_tokens", 0)
-
-    def to_dict(self) -> dict[str, int]:
-        return dict(vars(self))
-
-    @staticmethod
-    def from_dict(data: dict) -> PrefixCacheInfo:
-        return _counters(PrefixCacheInfo, data)
-
-
-class Status(Enum):
-    """FAILED is a recoverable failure that may hold valid output; ABORTED was cut off."""
-
-    PENDING = "pending"
-    COMPLETED = "completed"
-    TRUNCATED = "truncated"
-    ABORTED = "aborted"
-    FAILED = "failed"
-
-
-_STATUS_OF_FINISH = {"length": Status.TRUNCATED, "abort": Status.ABORTED, "stop": Status.COMPLETED}
-
-
-@dataclass
 class Sample:
-    """Prompt and response tokens, and what training needs of them.
+    """Prompt and response tokens with their training data.
 
-    tokens: ids of prompt and response. response_length: how many of them are response; loss_mask
-    and rollout_log_probs have one entry for each. rollout_id: the execution that several samples
-    share, None where each sample is its own.
+    tokens: ids of prompt and response. response_length: number of response tokens; loss_mask and rollout_log_probs
+    have one entry for each. rollout_id: the execution that several samples share, None if each is its own.
     """
+
+    @dataclass
+    class SpecInfo:
+        """Speculative decoding counts, summed over a sample's engine answers."""
+
+        spec_accept_token_num: int = 0
+        spec_draft_token_num: int = 0
+        spec_verify_ct: int = 0
+        completion_token_num: int = 0
+
+        @property
+        def spec_accept_rate(self) -> float:
+            return self.spec_accept_token_num / self.spec_draft_token_num if self.spec_draft_token_num > 0 else 0.0
+
+        @property
+        def spec_accept_length(self) -> float:
+            return self.completion_token_num / self.spec_verify_ct if self.spec_verify_ct > 0 else 0.0
+
+        def add(self, meta_info: dict) -> None:
+            self.spec_accept_token_num += meta_info.get("spec_accept_token_num", 0)
+            self.spec_draft_token_num += meta_info.get("spec_draft_token_num", 0)
+            self.spec_verify_ct += meta_info.get("spec_verify_ct", 0)
+            self.completion_token_num += meta_info.get("completion_tokens", 0)
+
+        def to_dict(self) -> dict[str, int]:
+            return dict(vars(self))
+
+        @classmethod
+        def from_dict(cls, data: dict) -> Sample.SpecInfo:
+            return _counters(cls, data)
+
+    @dataclass
+    class PrefixCacheInfo:
+        """Prompt tokens, and those that the engine had cached, summed over a sample's engine answers."""
+
+        cached_tokens: int = 0
+        total_prompt_tokens: int = 0
+
+        @property
+        def prefix_cache_hit_rate(self) -> float:
+            return self.cached_tokens / self.total_prompt_tokens if self.total_prompt_tokens > 0 else 0.0
+
+        def add(self, meta_info: dict) -> None:
+            self.cached_tokens += meta_info.get("cached_tokens", 0)
+            self.total_prompt_tokens += meta_info.get("prompt_tokens", 0)
+
+        def to_dict(self) -> dict[str, int]:
+            return dict(vars(self))
+
+        @classmethod
+        def from_dict(cls, data: dict) -> Sample.PrefixCacheInfo:
+            return _counters(cls, data)
+
+    class Status(Enum):
+        """FAILED is a recoverable failure that may hold valid output; ABORTED was cut off."""
+
+        PENDING = "pending"
+        COMPLETED = "completed"
+        TRUNCATED = "truncated"
+        ABORTED = "aborted"
+        FAILED = "failed"
 
     group_index: int | None = None
     index: int | None = None
@@ -129,21 +122,22 @@ class Sample:
 
     @staticmethod
     def from_dict(data: dict) -> Sample:
-        """The inverse of `to_dict`; keys that are no fields become attributes."""
+        """The inverse of `to_dict`; other keys become attributes."""
         known = {item.name for item in fields(Sample)}
         values = {
             **data,
-            "status": Status(data["status"]),
-            "spec_info": SpecInfo.from_dict(data.get("spec_info", {})),
-            "prefix_cache_info": PrefixCacheInfo.from_dict(data.get("prefix_cache_info", {})),
+            "status": Sample.Status(data["status"]),
+            "spec_info": Sample.SpecInfo.from_dict(data.get("spec_info", {})),
+            "prefix_cache_info": Sample.PrefixCacheInfo.from_dict(data.get("prefix_cache_info", {})),
         }
         sample = Sample(**{name: value for name, value in values.items() if name in known})
         for name in values.keys() - known:
             setattr(sample, name, values[name])
         return sample
 
-    def get_reward_value(self, args: Any) -> float:
-        return self.reward[args.reward_key] if args.reward_key else self.reward
+    def get_reward_value(self, args: Any) -> Any:
+        reward: Any = self.reward
+        return reward[args.reward_key] if args.reward_key else reward
 
     @property
     def effective_response_length(self) -> int:
@@ -236,10 +230,7 @@ class Sample:
         replay.check_top_p(self.rollout_top_p_token_ids, self.rollout_top_p_token_offsets, self.response_length)
 
 
-# slime's users write Sample.Status, Sample.SpecInfo and Sample.PrefixCacheInfo.
-Sample.Status = Status
-Sample.SpecInfo = SpecInfo
-Sample.PrefixCacheInfo = PrefixCacheInfo
+_STATUS_OF_FINISH = {"length": Sample.Status.TRUNCATED, "abort": Sample.Status.ABORTED, "stop": Sample.Status.COMPLETED}
 
 
 def _counters(cls: type, data: dict) -> Any:

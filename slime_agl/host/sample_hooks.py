@@ -10,13 +10,13 @@ from slime_agl.host.pieces import resolve
 
 
 async def apply_rollout_sample_hooks(args: Any, value: Any, **kwargs: Any) -> Any:
-    """Run every hook of `args.rollout_sample_hook_path` on each Sample of a nest; the nest keeps its shape.
+    """Run every hook of `args.rollout_sample_hook_path` on each Sample of a nested list, keeping its shape.
 
-    A hook is called as hook(args, sample, **those of kwargs it names); it may be async, and a
-    Sample it returns takes the place of the one it got.
+    A hook is called as hook(args, sample, **kwargs), with those kwargs that it names; it may be async. A Sample that it
+    returns replaces its argument.
 
     Raises:
-        TypeError: a leaf is not a Sample, or a hook returned something else than a Sample or None.
+        TypeError: a leaf is not a Sample, or a hook returned something other than a Sample or None.
     """
     paths = getattr(args, "rollout_sample_hook_path", None) or []
     if not paths:

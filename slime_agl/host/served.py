@@ -1,4 +1,4 @@
-"""The models that slime serves under --sglang-config, and which of them is trained."""
+"""Find the trained model among those that slime serves under --sglang-config."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FLAG = "--sglang-config"
 def trained_model(path: str | Path, hf_checkpoint: Any) -> str:
     """The name of the one model that gets the trainer's weights.
 
-    As in slime's `ModelConfig.resolve`: `update_weights` says so; where it is left out, the model whose path is
-    --hf-checkpoint does. slime's default address is that of the model listed first, whether or not it is trained.
+    As in slime's `ModelConfig.resolve`: `update_weights` decides; if omitted, the model whose path is --hf-checkpoint
+    gets them. slime's default address is that of the first model listed, whether or not it is trained.
 
     Raises:
-        ConfigError: the file cannot be read, two models share a name, or not exactly one of them gets weights.
+        ConfigError: the file cannot be read, two models share a name, or the number that get weights is not one.
     """
     models = _models(str(path))
     names = [model["name"] for model in models]
@@ -33,8 +33,8 @@ def trained_model(path: str | Path, hf_checkpoint: Any) -> str:
         return trained[0]
     if not trained:
         raise ConfigError(
-            f"{FLAG} {path}: none of its {len(names)} models ({', '.join(names)}) gets weights, so agents would train on "
-            "answers of a frozen model; set `update_weights: true` for the one that is trained"
+            f"{FLAG} {path}: none of its {len(names)} models ({', '.join(names)}) gets weights, so agents would train "
+            "on answers of a frozen model; set `update_weights: true` for the one that is trained"
         )
     raise ConfigError(
         f"{FLAG} {path}: {len(trained)} of its {len(names)} models get weights ({', '.join(trained)}), and slime "
@@ -43,7 +43,7 @@ def trained_model(path: str | Path, hf_checkpoint: Any) -> str:
 
 
 def trained_address(args: Any) -> tuple[str, int] | None:
-    """The router of the trained model; None where slime's default address is right. args: slime's namespace.
+    """The router of the trained model; None if slime's default address is right. args: slime's namespace.
 
     Raises:
         ConfigError: see `trained_model`; or slime has started no router for that model.
@@ -65,7 +65,7 @@ def trained_address(args: Any) -> tuple[str, int] | None:
 
 @cache
 def _models(path: str) -> tuple[Mapping[str, Any], ...]:
-    """Read once in a process, as slime does: what happens to the file later does not end a run."""
+    """Read the file once per process, as slime does: a later change does not affect the run."""
     try:
         loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -1,6 +1,6 @@
-"""Files that a run goes on from: there whole or not at all, and refused when a single bit has changed.
+"""State files that a run resumes from: written atomically, and refused if a single bit has changed.
 
-The first line names format, version, and length and digest of the second, which is JSON.
+The first line has format, version, and length and digest of the second, which is JSON.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PART = ".part"
 
 
 def write_state(path: Path, state: dict[str, Any]) -> None:
-    """Write JSON-able data, replacing the file in one step that survives a power cut.
+    """Write JSON-compatible data, replacing the file atomically and durably.
 
     Raises:
-        HostError: the file cannot be written; the one that was there is untouched.
+        HostError: the file cannot be written; an existing one is unchanged.
     """
     body = orjson.dumps(state)
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
@@ -39,12 +39,12 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path, *, instead: str) -> dict[str, Any]:
-    """What `write_state` was given.
+    """Read what `write_state` wrote.
 
-    instead: what the user can do when the file is damaged, as the end of a sentence.
+    instead: the user's remedy for a damaged file, as the end of a sentence.
 
     Raises:
-        HostError: the file cannot be read, is of another version, or a bit of it has changed.
+        HostError: the file cannot be read, has another version, or is damaged.
     """
     try:
         head, _, body = path.read_bytes().partition(b"\n")
@@ -56,7 +56,7 @@ def read_state(path: Path, *, instead: str) -> dict[str, Any]:
 
 
 def remove_parts(directory: Path) -> int:
-    """Remove what runs that were killed while they wrote have left; returns how many files."""
+    """Remove unfinished files of killed runs; returns how many."""
     left = [part for part in directory.glob(f"*.json*{PART}") if part.is_file()]
     for part in left:
         part.unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Put a rename on disk, which lasts only once its directory does."""
+    """Make a rename durable by syncing its directory."""
     number = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -85,7 +85,7 @@ def _head(body: bytes) -> bytes:
 
 
 def _difference(head: bytes, body: bytes) -> str:
-    """What the first line says and what is there, where they differ."""
+    """Describe where the first line differs from the actual content."""
     expected = orjson.loads(_head(body))
     try:
         said = orjson.loads(head)

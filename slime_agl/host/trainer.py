@@ -1,4 +1,4 @@
-"""What slime's trainer does with the Samples of a step: its estimators' demands, and its fixed micro-batches."""
+"""The needs of slime's trainer: those of its estimators, and its fixed micro-batches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ESTIMATORS = ("grpo", "gspo", "cispo", "ppo", "reinforce_plus_plus", "reinforce_
 class Schedule:
     """slime's fixed micro-batches.
 
-    executions: per training step (--global-batch-size). size: Samples per micro-batch. align: the number of
-    micro-batches in a training step has to be a multiple of it.
+    executions: per optimizer batch (--global-batch-size). size: Samples per micro-batch. align: the number of
+    micro-batches per optimizer batch must be a multiple of it.
     """
 
     executions: int
@@ -21,15 +21,15 @@ class Schedule:
     align: int
 
     def missing(self, samples: int) -> int:
-        """How many Samples a training step of `samples` lacks; slime stops at a step that lacks any."""
+        """Return how many Samples an optimizer batch of `samples` lacks; slime stops if any are missing."""
         batches = -(-samples // self.size)
         wanted = -(-batches // self.align) * self.align
         return 0 if wanted == batches else (wanted - 1) * self.size + 1 - samples
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerArgs:
-    """The arguments of slime's trainer that decide which Samples it can take, under slime's names and defaults."""
+    """The arguments of slime's trainer that decide which Samples it accepts, with slime's names and defaults."""
 
     advantage_estimator: str = "grpo"
     custom_advantage_function_path: str | None = None
@@ -53,28 +53,28 @@ class TrainerArgs:
 
     @classmethod
     def read(cls, raw: Any) -> TrainerArgs:
-        """Read slime's namespace; an argument that it lacks, or has as None, has slime's default."""
+        """Read slime's namespace; a missing argument, or None, gets slime's default."""
         found = {item.name: getattr(raw, item.name, None) for item in fields(cls)}
         return cls(**{name: value for name, value in found.items() if value is not None})
 
     @property
     def estimator(self) -> str | None:
-        """slime's estimator; None where a function of the user's stands in for it."""
+        """slime's estimator; None if a user's function replaces it."""
         return None if self.custom_advantage_function_path else self.advantage_estimator
 
     @property
     def needs_trained_tokens(self) -> bool:
-        """Whether the estimator stops at a Sample of which nothing trains, such as a failed execution's placeholder."""
+        """True if the estimator fails on a Sample without trained tokens, such as a placeholder."""
         return self.estimator == "reinforce_plus_plus" and not self.debug_rollout_only
 
     @property
     def fixed_batches(self) -> bool:
-        """Whether slime cuts a step into micro-batches of one size, which an execution of several Samples can upset."""
+        """True if slime cuts a step into micro-batches of one size, which executions of several Samples can break."""
         return not (self.use_dynamic_batch_size or self.debug_rollout_only or self.global_batch_size is None)
 
     @property
     def schedule(self) -> Schedule | None:
-        """The fixed micro-batches; None without them, and where the ranks are not known (--megatron-config-path)."""
+        """The fixed micro-batches; None without them, or if the ranks are unknown (--megatron-config-path)."""
         if not self.fixed_batches or self.megatron_config_path or not self.actor_num_gpus_per_node:
             return None
         ranks = (self.actor_num_nodes or 1) * self.actor_num_gpus_per_node

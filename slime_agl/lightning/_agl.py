@@ -1,22 +1,23 @@
-"""The names we use of Agent Lightning, imported in one place.
+"""The names used from Agent Lightning, imported in one place.
 
-Importing this module costs seconds, and its import chain warns about code that is not ours.
+Importing this module takes seconds, and its import chain emits warnings about other packages' code.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
+from typing import Any
 
 from slime_agl.lightning import _late_proxy
 
-# Without it litellm, which agentlightning imports, asks the network for a price list.
+# Without it litellm, which agentlightning imports, downloads a price list.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 _late_proxy.register()
 
 with warnings.catch_warnings():
-    # Their deprecations are theirs to mend; under "error" they would make the import fail.
+    # Deprecation warnings of other packages would fail the import under "error".
     warnings.simplefilter("ignore")
     from agentlightning.emitter.reward import get_reward_value, get_rewards_from_span
     from agentlightning.litagent import LitAgent
@@ -30,8 +31,10 @@ with warnings.catch_warnings():
         LLM,
         Attempt,
         AttemptedRollout,
+        Attributes,
         PromptTemplate,
         ProxyLLM,
+        Resource,
         ResourcesUpdate,
         Rollout,
         RolloutConfig,
@@ -42,10 +45,14 @@ with warnings.catch_warnings():
     from agentlightning.utils.otel import extract_links_from_attributes, query_linked_spans
     from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
+AnyAgent = LitAgent[Any]
+
 __all__ = [
+    "AnyAgent",
     "LLM",
     "Attempt",
     "AttemptedRollout",
+    "Attributes",
     "DummySpanRecordingContext",
     "FunctionalLitAgent",
     "InMemoryLightningStore",
@@ -57,6 +64,7 @@ __all__ = [
     "PromptTemplate",
     "ProxyLLM",
     "PythonServerLauncherArgs",
+    "Resource",
     "ResourcesUpdate",
     "Rollout",
     "RolloutConfig",

@@ -1,8 +1,8 @@
-"""Agent Lightning's LLM proxy as a name that is loaded when somebody uses it.
+"""Load Agent Lightning's LLM proxy on first use.
 
-Importing agentlightning imports its `llm_proxy`, which imports LiteLLM's proxy server: most of the time and memory that
-the whole import takes, for a server that is not used here. Registered before agentlightning is imported, a module stands
-in its place whose `LLMProxy` becomes the real one at its first use. Nothing of Agent Lightning is changed.
+Importing agentlightning imports `llm_proxy` and with it LiteLLM's proxy server, which takes most of the import's time
+and memory and is not used here. A stand-in module, registered before agentlightning is imported, loads the real
+`LLMProxy` on first use. Agent Lightning itself is unchanged.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ NAME = "agentlightning.llm_proxy"
 
 
 def register() -> None:
-    """Let the proxy be loaded late; nothing when agentlightning is imported already."""
+    """Register the stand-in, unless agentlightning is already imported."""
     if "agentlightning" not in sys.modules:
         sys.modules[NAME] = _LateModule(NAME)
 
 
 class _LateClass(type):
-    """The type of a class that stands for one of the same name in the real module."""
+    """Metaclass of a class that forwards to the one in the real module."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls._real(*args, **kwargs)
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        # While the real module is not loaded, nothing can be an instance of its class.
+        # Until the real module is loaded, nothing can be an instance of its class.
         return not isinstance(sys.modules.get(NAME), _LateModule) and isinstance(instance, cls._real)
 
     def __getattr__(cls, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What the user named as agent, made into a LitAgent."""
+"""Make LitAgents from what the user names as agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slime_agl.errors import ConfigError, closest
-from slime_agl.lightning._agl import FunctionalLitAgent, LitAgent
+from slime_agl.lightning._agl import AnyAgent, FunctionalLitAgent, LitAgent
 
 logger = logging.getLogger(__name__)
 
@@ -25,30 +25,30 @@ _ACCEPTED = (
 
 
 class Agents:
-    """An agent of its own for every slot that executions run in, so that state on an agent belongs to one execution.
+    """Provides each slot with its own agent, so that state on an agent belongs to one execution.
 
-    A class or a factory is called for each slot. An instance is copied deeply, and stays as it is itself; a function
-    has no state and is wrapped anew.
+    A class or factory is called once per slot. An instance is deep-copied and itself left unchanged; a function has no
+    state and is wrapped anew.
 
-    first: the agent of the slot that asks first. uncopyable: '' or why all slots have to share one instance, one
-    execution at a time.
+    first: the agent of the first slot. uncopyable: why all slots must share one instance, one execution at a time; ''
+    if they need not.
     """
 
-    def __init__(self, make: Callable[[], LitAgent[Any]], spare: list[LitAgent[Any]], uncopyable: str = "") -> None:
+    def __init__(self, make: Callable[[], AnyAgent], spare: list[AnyAgent], uncopyable: str = "") -> None:
         self._make, self._spare = make, spare
         self.first = spare[0]
         self.uncopyable = uncopyable
 
-    def take(self) -> LitAgent[Any]:
-        """An agent that no other slot has. Raises whatever the user's class, factory or copying raises."""
+    def take(self) -> AnyAgent:
+        """Return an agent that no other slot has. Raises whatever the user's class, factory or copying raises."""
         return self._spare.pop(0) if self._spare else self._make()
 
 
 def load_agents(obj: object) -> Agents:
-    """The agents that `obj` is, wraps or makes.
+    """Make agents from an agent, a function, a class or a factory.
 
     Raises:
-        ConfigError: `obj` is none of the accepted kinds; says what it is and what is accepted.
+        ConfigError: `obj` is none of the accepted kinds; names its kind and the accepted ones.
     """
     if isinstance(obj, type) and issubclass(obj, LitAgent):
         return Agents(lambda: _instance(obj), [_instance(obj)])
@@ -59,17 +59,17 @@ def load_agents(obj: object) -> Agents:
         raise ConfigError(f"the agent is {_describe(obj)}; expected {_ACCEPTED}")
     first, second = _made_by(obj), _made_by(obj)
     if first is second:
-        # The factory keeps its agent, as a cached one does.
+        # The factory always returns the same agent, as a cached one does.
         return _copies_of(first)
     return Agents(lambda: _made_by(obj), [first, second])
 
 
-def load_agent(obj: object) -> LitAgent[Any]:
-    """An agent to look at, for those that run none. Raises ConfigError as `load_agents`."""
+def load_agent(obj: object) -> AnyAgent:
+    """Load one agent for inspection. Raises ConfigError as `load_agents`."""
     return load_agents(obj).first
 
 
-def _made_by(factory: Any) -> LitAgent[Any]:
+def _made_by(factory: Any) -> AnyAgent:
     made = factory()
     agent = _agent_of(made)
     if agent is None:
@@ -79,30 +79,34 @@ def _made_by(factory: Any) -> LitAgent[Any]:
     return agent
 
 
-def _copies_of(agent: LitAgent[Any]) -> Agents:
+def _copies_of(agent: AnyAgent) -> Agents:
     if _is_stateless(agent):
         return Agents(lambda: copy.copy(agent), [copy.copy(agent)])
     began = time.monotonic()
     try:
         first = copy.deepcopy(agent)
     except Exception as error:
-        # Whatever copying somebody's object raises, a lock's TypeError mostly, means that there is one of it.
+        # Whatever copying a user's object raises (mostly the TypeError of a lock), the object cannot be duplicated.
         reason = f"{type(error).__name__}: {error}"
         logger.warning(
             "the agent %s cannot be copied (%s), so its executions run one at a time; name its class, or a factory "
-            "without parameters that makes one, and each of them gets an agent of its own", _describe(agent), reason,
-        )  # fmt: skip
+            "without parameters that makes one, and each of them gets an agent of its own",
+            _describe(agent),
+            reason,
+        )
         return Agents(lambda: agent, [agent], uncopyable=reason)
     if (seconds := time.monotonic() - began) > SLOW_COPY_SECONDS:
         logger.warning(
             "copying the agent %s took %.1f s, once for each execution that runs at a time; name a factory without "
-            "parameters whose agents share what is large", _describe(agent), seconds,
-        )  # fmt: skip
+            "parameters whose agents share what is large",
+            _describe(agent),
+            seconds,
+        )
     return Agents(lambda: copy.deepcopy(agent), [first])
 
 
-def _is_stateless(agent: LitAgent[Any]) -> bool:
-    """Whether an agent is a function: what that reaches, it was given by its module or its closure."""
+def _is_stateless(agent: AnyAgent) -> bool:
+    """Return True if an agent is a plain function, without state beyond its module and closure."""
     if type(agent) is not FunctionalLitAgent:
         return False
     function = agent._rollout_func
@@ -112,25 +116,26 @@ def _is_stateless(agent: LitAgent[Any]) -> bool:
     return inspect.isroutine(function) and (owner is None or isinstance(owner, type) or inspect.ismodule(owner))
 
 
-def is_async(agent: LitAgent[Any]) -> bool:
-    """Whether the agent's rollout methods are coroutines."""
+def is_async(agent: AnyAgent) -> bool:
+    """Return True if the agent's rollout methods are coroutines."""
     return agent.is_async()
 
 
-def _agent_of(obj: object) -> LitAgent[Any] | None:
+def _agent_of(obj: object) -> AnyAgent | None:
     if isinstance(obj, LitAgent):
         return obj
     if isinstance(obj, type):
         return _instance(obj) if issubclass(obj, LitAgent) else None
     if callable(obj) and "task" in _parameters(obj):
         _check_parameters(obj)
-        # A callable object is wrapped by its method, which says whether it is a coroutine function.
+        # Wrap a callable object's method: only that tells whether it is a coroutine function.
         plain = inspect.isroutine(obj) or isinstance(obj, functools.partial)
-        return FunctionalLitAgent(obj if plain else obj.__call__)
+        function: Callable[..., Any] = obj if plain else obj.__call__
+        return FunctionalLitAgent(function)
     return None
 
 
-def _instance(cls: type[LitAgent[Any]]) -> LitAgent[Any]:
+def _instance(cls: type[AnyAgent]) -> AnyAgent:
     required = [p for p in _parameters(cls).values() if _required(p)]
     if required:
         raise ConfigError(
@@ -140,7 +145,7 @@ def _instance(cls: type[LitAgent[Any]]) -> LitAgent[Any]:
     return cls()
 
 
-def _check_parameters(obj: Any) -> None:
+def _check_parameters(obj: Callable[..., Any]) -> None:
     for parameter in _parameters(obj).values():
         if _required(parameter) and parameter.name not in _FILLED:
             raise ConfigError(
@@ -153,11 +158,11 @@ def _is_factory(obj: object) -> bool:
     return callable(obj) and not isinstance(obj, type) and not any(map(_required, _parameters(obj).values()))
 
 
-def _parameters(obj: Any) -> dict[str, inspect.Parameter]:
+def _parameters(obj: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
         return dict(inspect.signature(obj).parameters)
     except (TypeError, ValueError):
-        # Some callables written in C tell no signature; they cannot be agents.
+        # Some callables written in C have no signature; they cannot be agents.
         return {"?": inspect.Parameter("_", inspect.Parameter.POSITIONAL_ONLY)}
 
 
@@ -166,7 +171,7 @@ def _required(parameter: inspect.Parameter) -> bool:
     return parameter.default is inspect.Parameter.empty and not variadic
 
 
-def _name(obj: Any) -> str:
+def _name(obj: object) -> str:
     return getattr(obj, "__qualname__", None) or type(obj).__qualname__
 
 

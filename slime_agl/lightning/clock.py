@@ -1,4 +1,4 @@
-"""A clock that stands still while agents are parked."""
+"""A clock that stops while agents are parked."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from collections.abc import Callable
 
 
 class WorkingClock:
-    """Seconds in which agents could work. Belongs to one event loop.
-
-    now: a clock that never stands still, in seconds.
-    """
+    """Counts the seconds in which agents could work. Belongs to one event loop. now: a monotonic clock in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -28,23 +25,23 @@ class WorkingClock:
         return self._since is None
 
     def pause(self) -> None:
-        """Stand still. May be called again."""
+        """Stop. Idempotent."""
         self._before, self._since = self.seconds(), None
         self._running.clear()
         self._paused.set()
 
     def resume(self) -> None:
-        """Go on. May be called again."""
+        """Continue. Idempotent."""
         self._before, self._since = self.seconds(), self._now()
         self._paused.clear()
         self._running.set()
 
     async def running(self) -> None:
-        """Wait for the end of a pause."""
+        """Wait until the clock runs."""
         await self._running.wait()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until so many seconds have passed on this clock."""
+        """Wait until `seconds` have passed on this clock."""
         end = self.seconds() + seconds
         while (left := end - self.seconds()) > 0:
             await self._running.wait()

@@ -18,7 +18,9 @@ from slime_agl.lightning._agl import LightningStore, LightningStoreServer, Pytho
 HOST = "127.0.0.1"
 HEALTH = "/v1/agl/health"
 
-App = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
+Scope = dict[str, Any]
+Channel = Callable[..., Awaitable[Any]]
+App = Callable[[Scope, Channel, Channel], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +28,8 @@ logger = logging.getLogger(__name__)
 class Dashboard:
     """Serves the dashboard and the store's REST interface on loopback, on the event loop that owns the store.
 
-    Only requests with its token are answered, none of other web pages; `url` holds the token. Keys of attempts are no
-    part of the store, so it shows none.
+    Answers only requests with its token, which `url` contains, and none from other web pages. The store has no keys of
+    attempts, so none are shown.
     """
 
     def __init__(self, store: LightningStore, port: int) -> None:
@@ -45,10 +47,11 @@ class Dashboard:
                 log_level=logging.WARNING,
             ),
         )
+        assert self._server.app is not None
         self._server.app.add_middleware(TokenGuard, token=token, port=port)
 
     async def start(self) -> None:
-        """Serve. Raises ConfigError when the port is taken."""
+        """Start serving. Raises ConfigError if the port is taken."""
         with contextlib.closing(socket.socket()) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -65,19 +68,19 @@ class Dashboard:
 
 
 class TokenGuard:
-    """ASGI middleware: lets in requests to this very server that hold the token, as `Authorization: Bearer`, as the
-    parameter `token` of an address, or in the cookie that such an address leaves in a browser.
+    """ASGI middleware that requires the token: as `Authorization: Bearer`, as query parameter `token`, or in the cookie
+    that such a URL sets. Requests for another host or from another web page are refused.
 
-    The health check passes without, as the server asks it of itself.
+    The health check needs no token: the server sends it to itself.
     """
 
     def __init__(self, app: App, *, token: str, port: int) -> None:
         self._app, self._token = app, token.encode()
         self._hosts = {f"{name}:{port}".encode() for name in (HOST, "localhost", "[::1]")}
-        # Cookies know no ports: each dashboard of a machine has one of its own.
+        # Cookies are shared between ports, so each dashboard of a machine needs a name of its own.
         self._cookie = f"slime_agl_dashboard_{port}"
 
-    async def __call__(self, scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
+    async def __call__(self, scope: Scope, receive: Channel, send: Channel) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -87,7 +90,7 @@ class TokenGuard:
         elif self._is(parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]):
             cookie = f"{self._cookie}={self._token.decode()}; Path=/; HttpOnly; SameSite=Strict"
             await _answer(send, 303, b"", (b"location", b"/"), (b"set-cookie", cookie.encode()))
-        elif scope["path"] == HEALTH or self._is(self._held(headers)):
+        elif scope["path"] == HEALTH or self._is(self._sent_token(headers)):
             await self._app(scope, receive, send)
         else:
             await _answer(send, 401, b"open the dashboard by the address that the log shows; it holds a token")
@@ -97,7 +100,7 @@ class TokenGuard:
         site = headers.get(b"sec-fetch-site", b"none")
         return host.lower() in self._hosts and origin in (None, b"http://" + host) and site in (b"none", b"same-origin")
 
-    def _held(self, headers: dict[bytes, bytes]) -> str:
+    def _sent_token(self, headers: dict[bytes, bytes]) -> str:
         scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() == "bearer":
             return token.strip()
@@ -111,7 +114,7 @@ class TokenGuard:
         return hmac.compare_digest(token.encode("utf-8", "replace"), self._token)
 
 
-async def _answer(send: Callable[..., Any], status: int, text: bytes, *headers: tuple[bytes, bytes]) -> None:
+async def _answer(send: Channel, status: int, text: bytes, *headers: tuple[bytes, bytes]) -> None:
     plain = (b"content-type", b"text/plain; charset=utf-8")
     size = (b"content-length", str(len(text)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [plain, size, *headers]})

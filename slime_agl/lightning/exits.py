@@ -1,4 +1,4 @@
-"""Agents that try to end the loop which all of them share."""
+"""Keep agents from ending the event loop that they share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _RUN = asyncio.Handle._run.__code__
 
 
 class SharedLoop(asyncio.SelectorEventLoop):
-    """The loop of all agents, which one of them cannot stop.
+    """The loop of all agents, which none of them can stop.
 
-    `asyncio.all_tasks` lists what agents have started here, and none of the tasks that run them: an agent that cancels all
-    it finds cancels no step.
+    Here `asyncio.all_tasks` lists the tasks that agents started, but not those that run the agents: an agent that cancels
+    all tasks cancels no step.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ def _task_of_owner(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: A
 
 
 def mend_streams() -> None:
-    """Replace standard streams that an agent has closed: whoever logs or shows progress would fail at the next line."""
+    """Replace standard streams that an agent has closed; the next log line or progress bar would fail."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if getattr(stream, "closed", False):
@@ -56,13 +56,13 @@ def mend_streams() -> None:
 
 
 class Exits:
-    """What becomes of SystemExit and KeyboardInterrupt that reached the loop. `count`: how many did."""
+    """Handles SystemExit and KeyboardInterrupt that reach the loop. count: how many did."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def note(self, error: BaseException) -> None:
-        """Have the attempt fail whose task or callback raised it. Called on the loop's thread."""
+        """Fail the attempt whose task or callback raised it. Called on the loop's thread."""
         self.count += 1
         owner = owner_of_traceback(error.__traceback__)
         if owner is not None and owner.state == "running":
@@ -70,12 +70,14 @@ class Exits:
             return
         logger.warning(
             "%s raised %s on the event loop of the agents, which goes on\n%s",
-            owner or "code of no attempt", type(error).__name__, agent_traceback(error),
-        )  # fmt: skip
+            owner or "code of no attempt",
+            type(error).__name__,
+            agent_traceback(error),
+        )
 
 
 def owner_of_traceback(trace: TracebackType | None) -> Owner | None:
-    """The attempt whose context the innermost callback of an event loop ran in."""
+    """Find the attempt in whose context the innermost event loop callback ran."""
     found: Owner | None = None
     while trace is not None:
         found = _owner_of(trace.tb_frame) or found
@@ -84,7 +86,7 @@ def owner_of_traceback(trace: TracebackType | None) -> Owner | None:
 
 
 def owner_of_frame(frame: FrameType | None) -> Owner | None:
-    """The same for a thread that stands at a frame."""
+    """The same for a thread that is at a frame."""
     while frame is not None:
         if (found := _owner_of(frame)) is not None:
             return found
@@ -95,7 +97,7 @@ def owner_of_frame(frame: FrameType | None) -> Owner | None:
 def _owner_of(frame: FrameType) -> Owner | None:
     if frame.f_code is not _RUN:
         return None
-    # The loop runs a callback in a context that nothing else tells from outside.
+    # From outside, a callback's context can only be read from its handle.
     handle: Any = frame.f_locals.get("self")
     context = getattr(handle, "_context", None)
     return None if context is None else context.get(current)

@@ -1,4 +1,4 @@
-"""Failures of agents are data: counted, told once, and never a flood in the log."""
+"""Agent failures as data: tracebacks, codes, and logs that do not flood."""
 
 from __future__ import annotations
 
@@ -18,15 +18,33 @@ _RESOURCES_LOG = "agentlightning.litagent.decorator"
 
 
 def agent_traceback(error: BaseException) -> str:
-    """The traceback from the agent's own first frame on; the whole of it when no frame is the agent's."""
+    """Format the traceback from the agent's first frame on, or all of it if no frame is the agent's."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_PLUMBING):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
 
 
+def refusal_code(error: BaseException) -> str:
+    """The `error.code` of the refused model call behind an agent's error, '' if there is none.
+
+    Clients of the OpenAI and Anthropic APIs keep it in the exception's `body`; frameworks chain that exception.
+    """
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        body = vars(at).get("body")
+        inner = body.get("error", body) if isinstance(body, dict) else None
+        code = inner.get("code") if isinstance(inner, dict) else None
+        if isinstance(code, str):
+            return code
+        at = at.__cause__ or at.__context__
+    return ""
+
+
 def agent_stack(frame: FrameType) -> str:
-    """The stack down to a frame, from the agent's own first frame on."""
+    """Format the stack down to a frame, from the agent's first frame on."""
     frames = [at for at, _ in traceback.walk_stack(frame)][::-1]
     own = list(itertools.dropwhile(lambda at: at.f_globals.get("__name__", "").startswith(_PLUMBING), frames))
     stack = traceback.StackSummary.extract((at, at.f_lineno) for at in own or frames)
@@ -34,7 +52,7 @@ def agent_stack(frame: FrameType) -> str:
 
 
 class FailureLog:
-    """Logs the first failure of each kind with its traceback, then only at every tenfold of their number."""
+    """Logs the first failure of each kind with its traceback, then only at the 10th, 100th, and so on."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
@@ -58,10 +76,10 @@ class FailureLog:
 
 
 class UpstreamLogs:
-    """Quiets, between `install` and `remove`, what Agent Lightning says once per attempt.
+    """Filters Agent Lightning's per-attempt log lines between `install` and `remove`.
 
-    Its runner writes a line for every completion and a traceback for every failure, which outcomes
-    already carry; its agents repeat the same remark on resources each time.
+    Its runner logs a line per completion and a traceback per failure, which outcomes already carry; its agents repeat
+    the same remark about resources.
     """
 
     def __init__(self) -> None:

@@ -1,14 +1,13 @@
-"""Model calls that leave an attempt's task or thread for another attempt's address.
+"""Detect model calls from one attempt to another attempt's address.
 
-They show that executions are mixed, by a client or an endpoint that they share: their turns would be trained in the
-wrong execution. Such a call is refused before a byte of it is sent, and the attempt that made it fails.
+They show that executions share a client or an endpoint, so their turns would train in the wrong execution. Such a call is
+refused before any byte is sent, and the attempt that made it fails.
 
-A socket that connects to the gateway is given a class that reads the first line of each request and compares the attempt
-it names with the context variable of the code that sends it. So it does not matter which client library sends, on which
-connection of a pool, in a task or in a thread. Not judged: code without an attempt's context (a thread of a pool that
-was given no context) and code of an attempt that has ended in good order (a helper task that the first execution
-started and others use). Not seen: TLS, uvloop in an agent's own thread, other processes, and histories that are mixed
-although each call goes to its own address.
+A socket that connects to the gateway gets a class that reads each request line and compares the attempt in its path with
+the sender's context variable. This works for any client library, connection pool, task or thread. Ignored: code without
+an attempt's context (a pool thread without one) and code of an attempt that ended normally (a helper task that the first
+execution started for all). Not detected: TLS, uvloop in an agent's own thread, other processes, and mixed histories sent
+to the right address.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ class ForeignCallError(PermissionError):
 
 
 class ForeignCalls:
-    """Refuses such calls from `install` to `remove`. `count`: calls that were.
+    """Refuses such calls from `install` to `remove`. count: refused calls.
 
-    is_running: whether the attempt of that name is; calls to others are left to the gateway.
+    is_running: tells if the named attempt is running; the gateway handles calls to any other.
     """
 
     def __init__(self, is_running: Callable[[Name], bool]) -> None:
@@ -57,7 +56,7 @@ class ForeignCalls:
             _guard = None
 
     def expect(self, endpoint: str) -> None:
-        """Agents find their model here: `http://host:port/...`."""
+        """Watch connections to this endpoint: `http://host:port/...`."""
         at = urlsplit(endpoint)
         self._ports.add(at.port or {"https": 443}.get(at.scheme, 80))
 
@@ -65,15 +64,15 @@ class ForeignCalls:
         return isinstance(address, tuple) and len(address) > 1 and address[1] in self._ports
 
     def check(self, owner: Owner, named: Name) -> None:
-        """Raises ForeignCallError when code of one attempt calls another one that is running."""
+        """Raise ForeignCallError if code of one attempt calls another running attempt."""
         if owner.name == named or owner.state == "over" or not self._is_running(named):
             return
         self.count += 1
         message = (
             f"{owner} sent a model call to the address of attempt {named[1]} of rollout {named[0]}, which runs at the "
-            "same time: they share a client or an endpoint. The call is refused, since its turn would be trained in the "
-            "wrong execution. Keep them in the agent's own object or in local variables, and name the agent's class, or "
-            "a factory, as agl.agent"
+            "same time: they share a client or an endpoint. The call is refused, since its turn would be trained in "
+            "the wrong execution. Keep them in the agent's own object or in local variables, and name the agent's "
+            "class, or a factory, as agl.agent"
         )
         if self.count == 1:
             logger.warning("%s (later ones are only counted, in `mixed_calls`)", message)
@@ -82,12 +81,12 @@ class ForeignCalls:
         raise ForeignCallError(errno.EPERM, message)
 
 
-# The guard of the live runners, as `_agl`'s active tracer is theirs. An audit hook cannot be taken back.
+# The guard of the live runners. Global because an audit hook cannot be removed.
 _guard: ForeignCalls | None = None
 
 
 class _WatchedSocket(socket.socket):
-    """A socket to the gateway. It has no state of its own, so that a plain socket can become one."""
+    """A socket to the gateway. Without state of its own, so that a plain socket can change to this class."""
 
     __slots__ = ()
 

@@ -1,39 +1,46 @@
-"""What is left of a rollout when it ends: values, for whoever makes samples of it."""
+"""The outcome of a rollout and its attempts, as values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from slime_agl.credit.emitted import Emitted, Reward, last_reward
 from slime_agl.errors import InvariantError
 
-SUCCEEDED, FAILED, TIMEOUT, CANCELLED = "succeeded", "failed", "timeout", "cancelled"
-STATUSES = (SUCCEEDED, FAILED, TIMEOUT, CANCELLED)
+if TYPE_CHECKING:  # importing Agent Lightning costs seconds
+    from slime_agl.lightning._agl import Span
+
+Lane = Literal["train", "val"]
+Status = Literal["succeeded", "failed", "timeout", "cancelled"]
+SUCCEEDED: Final = "succeeded"
+FAILED: Final = "failed"
+TIMEOUT: Final = "timeout"
+CANCELLED: Final = "cancelled"
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
-    """One try at a rollout.
+    """The outcome of one attempt.
 
-    status: one of STATUSES. error, error_type: formatted traceback and class name of what
-        ended an attempt that did not succeed, None for one that did.
-    rewards: what the agent emitted or returned, in order.
-    spans: the attempt's spans in the order of their sequence_id.
-    started, ended: seconds since the epoch.
-    sealed: what the port returned when it sealed the attempt's session.
+    error, error_type: formatted traceback and class name of the error, None if the attempt succeeded.
+    error_code: code of the refused model call behind the error, '' if there is none.
+    rewards: emitted or returned by the agent, in order. spans: ordered by sequence_id.
+    started, ended: seconds since the epoch. sealed: the sealed session, as the port returned it.
     """
 
     rollout_id: str
     attempt_id: str
-    status: str
+    status: Status
     error: str | None
     error_type: str | None
     rewards: tuple[Emitted, ...]
-    spans: tuple[Any, ...]
+    spans: tuple[Span, ...]
     started: float
     ended: float
     sealed: Any = None
+    error_code: str = ""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -41,13 +48,13 @@ class AttemptOutcome:
 
     @property
     def reward(self) -> Reward | None:
-        """The last reward emitted: its value, or all its dimensions when it has several."""
+        """The last reward: its value, or all dimensions if it has several."""
         return last_reward(self.rewards)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
-    """All tries at a rollout, oldest first; there is at least one."""
+    """All attempts of a rollout, oldest first; at least one."""
 
     rollout_id: str
     attempts: tuple[AttemptOutcome, ...]

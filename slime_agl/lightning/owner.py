@@ -1,10 +1,10 @@
-"""For whom code runs: the attempt that a task or thread works for."""
+"""Identify the attempt that a task or thread works for."""
 
 from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Literal
 from weakref import WeakSet
 
 Name = tuple[str, str]
@@ -12,19 +12,19 @@ State = Literal["running", "left_behind", "over"]
 
 
 class Owner:
-    """An attempt, as found from whatever runs on its behalf: its task, tasks and threads with its context.
+    """An attempt, found through a context variable from every task and thread that runs on its behalf.
 
-    name: rollout id and attempt id. tasks: those that it started on the loop, besides its agent's own. state: 'running'; 'left_behind' while its agent runs on although the attempt has
-    ended; 'over'. started_processes: whether it may have any.
-    forks: how many of them were forked by this process. struck: done when something beside its agent's own
-    end has made it fail, with the error's text and the name of its type.
+    name: rollout id and attempt id. tasks: those that it started on the loop, besides its agent's own.
+    state: 'running'; 'left_behind' if its agent continues after the attempt has ended; 'over'.
+    started_processes: it may have started some. forks: how many of them this process forked.
+    struck: completed, with an error's text and type name, when something other than its agent fails the attempt.
 
-    Made on the event loop of the runners; `strike` may be called from any thread.
+    Created on the event loop of the runners; `strike` may be called from any thread.
     """
 
     def __init__(self, rollout_id: str, attempt_id: str) -> None:
         self.name: Name = (rollout_id, attempt_id)
-        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.tasks: WeakSet[asyncio.Task[object]] = WeakSet()
         self.state: State = "running"
         self.started_processes = False
         self.forks = 0
@@ -35,7 +35,7 @@ class Owner:
         return f"attempt {self.name[1]} of rollout {self.name[0]}"
 
     def strike(self, error: str, error_type: str) -> None:
-        """Have the attempt fail. The first strike counts, and none after its end."""
+        """Fail the attempt. Only the first strike counts, and none after its end."""
 
         def strike() -> None:
             if not self.struck.done():

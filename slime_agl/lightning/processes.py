@@ -1,11 +1,12 @@
-"""Processes that attempts started: marked at their start, found and ended with the attempt.
+"""Mark the processes that attempts start, and end them with their attempt.
 
 Every process that Python's `subprocess` (and so asyncio, anyio, os.popen) starts in an attempt's task or thread gets an
-entry in its environment, which its own children inherit, daemons too. One that is forked has none, as the kernel shows
-the environment of a program's start; it tells its birth through a pipe. Linux only: elsewhere nothing is found.
+environment variable, which its children inherit, daemons included. A forked process has none, because the kernel shows
+the environment that a program started with; it reports its birth through a pipe. Linux only; elsewhere none are found.
 
-Not seen: processes of a thread without the attempt's context, what `os.system`, `os.posix_spawn` or `multiprocessing`'s
-'spawn' start, daemons that gave themselves a new environment, and what another program (a container engine) starts.
+Not found: processes of a thread without the attempt's context, those started by `os.system`, `os.posix_spawn` or
+`multiprocessing`'s 'spawn', daemons that replace their environment, and those started by another program, such as a
+container engine.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -39,14 +41,14 @@ ROUNDS = 200
 
 
 class Processes:
-    """Knows and ends what attempts started, from `install` to `close`. Owned by the event loop of the runners.
+    """Tracks and ends the processes of attempts, from `install` to `close`. Owned by the event loop of the runners.
 
-    ended: processes that outlived their attempt and were ended. left: those that could not be.
+    ended: number of processes that outlived their attempt and were ended. left: those that could not be ended.
     """
 
     def __init__(self) -> None:
         self.ended = self.left = 0
-        # Names this driver and no other, one that had its pid before included.
+        # Distinguishes this driver from any other, even an earlier one with the same pid.
         self._driver = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._births: dict[Name, Births] = {}
         self._born: Counter[Name] = Counter()
@@ -59,7 +61,7 @@ class Processes:
         self._looks = ThreadPoolExecutor(1, thread_name_prefix="agl-processes")
 
     def install(self) -> None:
-        """Mark what attempts start from now on."""
+        """Mark the processes that attempts start from now on."""
         global _marking
         if os.path.isdir("/proc/self"):
             self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -67,7 +69,7 @@ class Processes:
             _watch_starts()
 
     async def close(self) -> None:
-        """End whatever is left of any attempt, and mark nothing more. May be called again."""
+        """End the remaining processes of all attempts and stop marking. Idempotent."""
         global _marking
         if self._pipe is None:
             return
@@ -82,9 +84,9 @@ class Processes:
         self._looks.shutdown(wait=False)
 
     async def end(self, owner: Owner) -> int:
-        """End what an attempt started and what came from it; how many processes that were.
+        """End the processes of an attempt and their descendants; returns how many.
 
-        They get SIGTERM, and SIGKILL when they are there after a while.
+        They get SIGTERM, then SIGKILL after a grace period.
         """
         if not owner.started_processes or self._pipe is None:
             return 0
@@ -92,21 +94,22 @@ class Processes:
         count = await self._end_with(lambda found: found.get(owner.name, set()))
         del self._born[owner.name]
         for pid, _ in self._births.pop(owner.name, ()):
-            # Nobody may be left who waits for it, and a zombie keeps its pid.
+            # Reap it: perhaps nothing else waits for it, and a zombie keeps its pid.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         return count
 
     async def _all_born(self, owner: Owner) -> None:
-        """Wait for children that were forked and have not yet come to tell their birth."""
+        """Wait for forked children that have not reported their birth yet."""
         for _ in range(ROUNDS):
             self._read_births()
             if self._born[owner.name] >= owner.forks:
                 return
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
-    async def _end_with(self, whose: Any) -> int:
+    async def _end_with(self, whose: Callable[[dict[Name, set[int]]], set[int]]) -> int:
         loop = asyncio.get_running_loop()
+        alive: set[int] = set()
         seen: set[int] = set()
         refused: set[int] = set()
         deadline = loop.time() + GRACE_SECONDS
@@ -129,7 +132,7 @@ class Processes:
         return len(seen - refused)
 
     async def _look(self) -> dict[Name, set[int]]:
-        """Processes of attempts that are alive now. All who ask before a look begins share it."""
+        """Find the live processes of attempts. Callers that arrive before a scan begins share it."""
         if self._next_look is None:
             self._next_look = asyncio.ensure_future(self._look_once())
         return await asyncio.shield(self._next_look)
@@ -166,13 +169,13 @@ class Processes:
         return f"{VARIABLE}={self._driver}/"
 
     def variable(self, owner: Owner) -> str:
-        """The entry's value for what an attempt starts; also sees to it that the driver's death ends that."""
+        """The variable's value for an attempt. Also starts the warden, which ends the process if the driver dies."""
         owner.started_processes = True
         self._call_warden()
         return f"{self._driver}/{owner.name[0]}/{owner.name[1]}"
 
     def tell_birth(self, owner: Owner) -> None:
-        """Called in a child that was forked."""
+        """Report a birth. Called in the forked child."""
         line = birth_line(os.getpid(), "/".join(owner.name))
         for pipe in (self._pipe and self._pipe[1], self._warden and self._warden.stdin and self._warden.stdin.fileno()):
             if pipe is not None:
@@ -180,7 +183,7 @@ class Processes:
                     os.write(pipe, line)
 
     def _call_warden(self) -> None:
-        """Start the process that outlives this one, when the first of those that it is for starts."""
+        """Start the warden, which outlives this process, when the first process to watch starts."""
         if self._warden is not None:
             return
         with self._calling:
@@ -191,7 +194,7 @@ class Processes:
         command = [sys.executable, "-I", "-S", warden.__file__, *map(str, birth(os.getpid())), self._mark()]
         null = subprocess.DEVNULL
         try:
-            # A session of its own: what the user's terminal sends is not for it.
+            # A session of its own, so that signals from the user's terminal do not reach it.
             return _start(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)
         except OSError as error:
             logger.warning("no process watches over this one (%s): if it is killed, what agents started is left", error)
@@ -204,7 +207,7 @@ class Processes:
             self._warden.communicate(b"quit\n", timeout=GRACE_SECONDS)
 
 
-# The one whose runners are live, as `_agl`'s active tracer is. What follows is put in place once and acts only for it.
+# The live runners' own. The hooks below are installed once and act only for it.
 _marking: Processes | None = None
 _plain_init = subprocess.Popen.__init__
 _signature = inspect.signature(_plain_init)
@@ -216,7 +219,7 @@ def _marked_init(self: Any, *args: Any, **kwargs: Any) -> None:
     if owner is None or marking is None or owner.state == "over":
         return _plain_init(self, *args, **kwargs)
     if owner.state == "left_behind":
-        # An object that was never started: Popen's own __del__ asks for this.
+        # Popen's __del__ reads this attribute, also of an object that never started.
         self._child_created = False
         raise PermissionError(errno.EPERM, f"{owner} has ended, it can start no process")
     bound = _signature.bind(self, *args, **kwargs)
@@ -227,7 +230,7 @@ def _marked_init(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _start(command: list[str], **more: Any) -> subprocess.Popen[bytes]:
-    """A process that belongs to no attempt, whoever's task this runs in."""
+    """Start a process that belongs to no attempt, whichever task this runs in."""
     popen = subprocess.Popen.__new__(subprocess.Popen)
     _plain_init(popen, command, **more)
     return popen
@@ -249,6 +252,6 @@ def _forked() -> None:
 
 @functools.cache
 def _watch_starts() -> None:
-    """Once in the life of the process, since what is done at a fork cannot be undone."""
+    """Install the hooks once per process: fork hooks cannot be removed."""
     subprocess.Popen.__init__ = _marked_init  # type: ignore[method-assign]
     os.register_at_fork(before=_forking, after_in_child=_forked)

@@ -1,9 +1,10 @@
-"""Rewards, read from the spans that carry them."""
+"""Read rewards from spans."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 from slime_agl.credit.emitted import Emitted
 from slime_agl.lightning._agl import (
@@ -20,15 +21,14 @@ LINK = LightningSpanAttributes.LINK.value + "."
 
 
 def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
-    """Every reward in the spans, in their order, with the turns that it follows and those that it is linked to.
+    """All rewards in the spans, in order, with the number of turns before each and the turns it is linked to.
 
     A reward in the one-number form of older Agent Lightning releases has the dimension 'primary'. Links select turns
-    as Agent Lightning defines it: all of a reward's links must match a turn's span, by `span_id`, `trace_id` or the
-    text of an attribute such as `gen_ai.response.id`.
+    by Agent Lightning's rule: all links of a reward must match a turn's span, by `span_id`, `trace_id` or the text of an
+    attribute such as `gen_ai.response.id`.
 
     Raises:
-        ValueError: a reward is no finite number; a span made by hand has reward or link attributes that are not of
-            Agent Lightning's form.
+        ValueError: a reward is NaN or infinite, or a hand-made span has malformed reward or link attributes.
     """
     turns = [span for span in spans if TURN_INDEX in span.attributes]
     found: list[Emitted] = []
@@ -52,4 +52,4 @@ def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
 
 def _linked(span: Span, turns: Sequence[Span]) -> tuple[int, ...]:
     selected = query_linked_spans(turns, extract_links_from_attributes(span.attributes))
-    return tuple(sorted(turn.attributes[TURN_INDEX] for turn in selected))
+    return tuple(sorted(cast(int, turn.attributes[TURN_INDEX]) for turn in selected))

@@ -1,33 +1,33 @@
-"""Many rollouts at once, each attempt in a runner of Agent Lightning's own."""
+"""Run many rollouts concurrently, each attempt in one of Agent Lightning's own runners."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning._agl import AttemptedRollout, RolloutConfig
 from slime_agl.lightning.agents import Agents
-from slime_agl.lightning.attempts import AttemptPort, AttemptRun
+from slime_agl.lightning.attempts import AttemptPort, RunningAttempt
 from slime_agl.lightning.clock import WorkingClock
 from slime_agl.lightning.exits import Exits
 from slime_agl.lightning.failures import FailureLog, UpstreamLogs
 from slime_agl.lightning.foreign_calls import ForeignCalls
-from slime_agl.lightning.outcome import FAILED, TIMEOUT, AttemptOutcome, RolloutOutcome
+from slime_agl.lightning.outcome import FAILED, TIMEOUT, AttemptOutcome, Lane, RolloutOutcome
 from slime_agl.lightning.owner import Name, Owner
 from slime_agl.lightning.processes import Processes
 from slime_agl.lightning.slots import Mode, Slot, Slots
 from slime_agl.lightning.store import ReleasingStore
 from slime_agl.lightning.tracer import RoutingTracer
 from slime_agl.lightning.watchdog import LoopWatchdog
+from slime_agl.loops import Work
 
 
-class _Lane:
-    """Where the rollouts of one mode run: their slots, and the time in which they may."""
+class _LaneSlots:
+    """The slots in which the rollouts of one lane run, and the clock of their deadlines."""
 
     def __init__(self, slots: list[Slot]) -> None:
         self.slots = asyncio.Semaphore(len(slots))
@@ -36,29 +36,30 @@ class _Lane:
 
 
 class _Job:
-    """A rollout that somebody waits for. `stop` is there while an attempt of it runs; `ending` forbids another."""
+    """A rollout that a caller waits for. stop: set while an attempt runs. ending: no further attempt may follow."""
 
-    def __init__(self, rollout_id: str, lane: _Lane, port: AttemptPort) -> None:
+    def __init__(self, rollout_id: str, lane: _LaneSlots, port: AttemptPort) -> None:
         self.rollout_id, self.lane, self.port = rollout_id, lane, port
         self.attempts: list[AttemptOutcome] = []
         self.stop: asyncio.Future[None] | None = None
         self.ending = False
         self.done: asyncio.Future[RolloutOutcome] = asyncio.get_running_loop().create_future()
-        # A caller that was cancelled does not come back for the result.
+        # A cancelled caller does not retrieve the result.
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 class RunnerPool:
-    """Runs rollouts of one agent through the store's queue, at most `max_concurrency` of each mode at a time.
+    """Runs rollouts of one agent through the store's queue, at most `max_concurrency` of each lane at a time.
 
-    mode: 'async' runs the agent on this event loop; 'thread' gives each attempt a thread; 'auto' takes
+    mode: `agl.runners.mode`. 'async' runs agents on this event loop; 'thread' gives each attempt a thread; 'auto' uses
         'async' for async agents and 'thread' for the others, which would block the loop.
-    timeout_seconds: deadline of one attempt, from the moment it starts, pauses excepted. None: no deadline.
-    max_attempts: tries at a rollout that fails or times out.
-    end_leftovers: whether tasks and processes that an attempt started end with it.
+    timeout_seconds: deadline of an attempt, from its start, pauses excluded. None: no deadline.
+    max_attempts: attempts at a rollout that fails or times out.
+    end_leftovers: end the tasks and processes that an attempt started with it.
 
-    Every slot has an agent of its own; agents that cannot be had more than once run one execution at a time. Each mode is first in, first out, and has slots of its own, so that training rollouts which are paused
-    never keep an evaluation waiting. Owned by the event loop that calls `start`.
+    Every slot has its own agent; an agent that cannot be copied runs one execution at a time. Each lane is first in,
+    first out, with its own slots, so paused training rollouts never delay an evaluation. Owned by the event loop that
+    calls `start`.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class RunnerPool:
         self._max_attempts = max_attempts
         slots, self._alone = Slots(agents, mode, tracer), asyncio.Lock() if agents.uncopyable else None
         count = 1 if agents.uncopyable else max_concurrency
-        self._lanes = {"train": _Lane(slots.slots(1, count)), "val": _Lane(slots.slots(count + 1, count))}
-        self._holder: _Lane | None = None
+        self._lanes = {"train": _LaneSlots(slots.slots(1, count)), "val": _LaneSlots(slots.slots(count + 1, count))}
+        self._holder: _LaneSlots | None = None
         self._owners: dict[Name, Owner] = {}
         self._jobs: dict[str, _Job] = {}
         self._ended: list[str] = []
         self._serving: set[asyncio.Task[None]] = set()
-        self._left_behind: set[asyncio.Task[Any]] = set()
+        self._left_behind: set[asyncio.Task[object]] = set()
         self._failures = FailureLog()
         self._upstream_logs = UpstreamLogs()
         self._open = False
@@ -112,7 +113,7 @@ class RunnerPool:
         self._open = True
 
     async def close(self) -> None:
-        """Cancel what runs, wait for it, and give the tracer back. May be called twice."""
+        """Cancel and await all rollouts, and release the tracer. Idempotent."""
         if not self._open:
             return
         self._open = False
@@ -131,55 +132,53 @@ class RunnerPool:
 
     async def run(
         self,
-        task: Any,
+        task: object,
         *,
-        mode: Literal["train", "val"],
+        lane: Lane,
         resources_id: str,
         port: AttemptPort,
-        metadata: Mapping[str, Any] | None = None,
         max_attempts: int | None = None,
     ) -> RolloutOutcome:
         """Run the agent on a task until it succeeds or its attempts are used up.
 
-        port: where the calls of its attempts arrive. max_attempts: at most so many tries, when the pool allows more.
+        port: opens and seals its sessions. max_attempts: an upper bound below the pool's own.
 
-        Cancelling seals and ends the attempt, and the rollout's status becomes 'cancelled'.
+        Cancelling seals the session and ends the attempt before this returns, even if it is cancelled again meanwhile;
+        the rollout's status becomes 'cancelled'.
 
         Raises:
-            ConfigError: the rollout would wait for an agent that a paused one holds.
-            SlimeAglError: the pool is not open, or closed while the rollout waited in the queue.
-            Exception: what the port or the store raised; never what the agent raised.
+            ConfigError: a paused rollout uses the only agent.
+            SlimeAglError: the pool is not open, or was closed while the rollout was queued.
+            Exception: whatever the port or the store raised; never an error of the agent.
         """
         if not self._open:
             raise SlimeAglError("the runner pool is closed; start it before running rollouts")
-        if self._holder is not None and self._holder is not self._lanes[mode] and self._holder.clock.paused:
+        if self._holder is not None and self._holder is not self._lanes[lane] and self._holder.clock.paused:
             raise ConfigError(
-                "an execution that was parked with the end of its step holds the only agent, since it cannot be copied; "
-                "name the agent's class as agl.agent, or a factory without parameters, or leave --partial-rollout out"
+                "an execution that was parked with the end of its step holds the only agent, since it cannot be "
+                "copied; name the agent's class as agl.agent, or a factory without parameters, or leave --partial-rollout out"
             )
         tries = min(self._max_attempts, max_attempts or self._max_attempts)
         config = RolloutConfig(max_attempts=tries, retry_condition=[FAILED, TIMEOUT])
-        rollout = await self._store.enqueue_rollout(
-            task, mode=mode, resources_id=resources_id, config=config, metadata=dict(metadata or {})
-        )
-        job = self._jobs[rollout.rollout_id] = _Job(rollout.rollout_id, self._lanes[mode], port)
+        rollout = await self._store.enqueue_rollout(task, mode=lane, resources_id=resources_id, config=config)
+        job = self._jobs[rollout.rollout_id] = _Job(rollout.rollout_id, self._lanes[lane], port)
         self._serve_later(job)
         try:
             return await asyncio.shield(job.done)
         except asyncio.CancelledError:
-            await self._stop(job)
+            await _to_its_end(self._stop(job))
             raise
         finally:
             self._jobs.pop(rollout.rollout_id, None)
             self._ended.append(rollout.rollout_id)
 
     def take_ended(self) -> list[str]:
-        """Rollouts that have ended since the last call, cancelled ones included: the store holds them until released."""
+        """Rollouts that have ended since the last call, including cancelled ones; the store keeps them until release."""
         ended, self._ended = self._ended, []
         return ended
 
     async def _stop(self, job: _Job) -> None:
-        """End a job, whether it waits or runs; returns when it is quiet."""
+        """End a queued or running job; returns when its attempt has ended."""
         if job.done.done():
             return
         if job.stop is None:
@@ -191,16 +190,16 @@ class RunnerPool:
             job.stop.set_result(None)
         await asyncio.wait({job.done})
 
-    def pause(self, mode: Literal["train", "val"]) -> None:
-        """Start no more agents of a mode, and stop the deadlines of those that run. May be called again."""
-        self._lanes[mode].clock.pause()
+    def pause(self, lane: Lane) -> None:
+        """Start no more agents of a lane and stop the deadlines of running ones. Idempotent."""
+        self._lanes[lane].clock.pause()
 
-    def resume(self, mode: Literal["train", "val"]) -> None:
-        """End a pause. May be called again."""
-        self._lanes[mode].clock.resume()
+    def resume(self, lane: Lane) -> None:
+        """End a pause. Idempotent."""
+        self._lanes[lane].clock.resume()
 
     def _serve_later(self, job: _Job) -> None:
-        """Have a queued rollout served when a slot is free. Called each time that it enters the queue."""
+        """Serve a queued rollout once a slot is free. Called each time it enters the queue."""
         task = asyncio.create_task(self._serve(job), name="runner-pool")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -212,15 +211,15 @@ class RunnerPool:
                 slot = job.lane.free.pop()
                 try:
                     attempted = await self._store.dequeue(job.rollout_id, f"Worker-{slot.number}")
-                    # Nothing there: the rollout was withdrawn while this waited for its slot.
+                    # None: the rollout was withdrawn while waiting for its slot.
                     if attempted is not None:
                         await self._serve_attempt(attempted, job, slot)
                 finally:
                     job.lane.free.append(slot)
 
     @asynccontextmanager
-    async def _agent_for(self, lane: _Lane) -> AsyncIterator[None]:
-        """Hold the one agent of all slots, when there is one only."""
+    async def _agent_for(self, lane: _LaneSlots) -> AsyncIterator[None]:
+        """Lock the agent if all slots share one."""
         if self._alone is None:
             yield
             return
@@ -236,15 +235,15 @@ class RunnerPool:
             await lane.clock.running()
 
     async def _serve_attempt(self, attempted: AttemptedRollout, job: _Job, slot: Slot) -> None:
-        job.stop = asyncio.get_running_loop().create_future()
+        stop = job.stop = asyncio.get_running_loop().create_future()
         try:
-            outcome = await self._attempt(attempted, job, slot)
+            outcome = await self._attempt(attempted, job, slot, stop)
             rollout = await self._store.get_rollout_by_id(job.rollout_id)
         except asyncio.CancelledError:
             job.done.cancel()
             raise
         except Exception as error:
-            # Not the agent's: the port's or the store's. It belongs to whoever asked for the rollout.
+            # An error of the port or the store, not of the agent: the caller gets it.
             job.done.set_exception(error)
             await self._store.cancel_attempt(job.rollout_id, attempted.attempt.attempt_id)
             return
@@ -256,20 +255,22 @@ class RunnerPool:
             self._serve_later(job)
             return
         if requeued:
-            # It failed by itself at the moment it was stopped.
+            # It failed on its own at the moment it was stopped.
             await self._store.withdraw(job.rollout_id)
         job.done.set_result(RolloutOutcome(job.rollout_id, tuple(job.attempts)))
 
-    async def _attempt(self, attempted: AttemptedRollout, job: _Job, slot: Slot) -> AttemptOutcome:
+    async def _attempt(
+        self, attempted: AttemptedRollout, job: _Job, slot: Slot, stop: asyncio.Future[None]
+    ) -> AttemptOutcome:
         owner = Owner(attempted.rollout_id, attempted.attempt.attempt_id)
-        run = AttemptRun(
+        run = RunningAttempt(
             attempted,
             store=self._store,
-            tracer=self._tracer,
+            spans=self._tracer.spans,
             port=job.port,
             timeout_seconds=self._timeout,
             clock=job.lane.clock,
-            stop=job.stop,
+            stop=stop,
             owner=owner,
             processes=self.processes,
             end_tasks=self._end_tasks,
@@ -289,10 +290,19 @@ class RunnerPool:
         self._failures.note(outcome)
         return outcome
 
-    def _leave_behind(self, task: asyncio.Task[Any] | None, slot: Slot) -> None:
-        """Let an agent that runs on keep itself and its runner, and the slot have new ones."""
+    def _leave_behind(self, task: asyncio.Task[object] | None, slot: Slot) -> None:
+        """Give the slot a new agent and runner; one that is still running keeps the old ones."""
         slot.renew()
         if task is not None:
             self.abandoned_tasks += 1
             self._left_behind.add(task)
             task.add_done_callback(self._left_behind.discard)
+
+
+async def _to_its_end(work: Work[None]) -> None:
+    """Await work that has to finish: cancelling the caller again does not interrupt it."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    task.result()

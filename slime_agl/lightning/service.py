@@ -1,39 +1,39 @@
-"""Agent Lightning, embedded: what a runtime holds of it."""
+"""Agent Lightning, embedded in a runtime: store, resources, spans and runners."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning._agl import LLM, PromptTemplate, ProxyLLM
 from slime_agl.lightning.agents import load_agents
 from slime_agl.lightning.attempts import AttemptPort
 from slime_agl.lightning.exits import SharedLoop
-from slime_agl.lightning.outcome import STATUSES, RolloutOutcome
+from slime_agl.lightning.outcome import STATUSES, Lane, RolloutOutcome
 from slime_agl.lightning.runners import RunnerPool
 from slime_agl.lightning.slots import Mode
-from slime_agl.lightning.spans import turn_span
 from slime_agl.lightning.store import ReleasingStore
 from slime_agl.lightning.tracer import RoutingTracer
-from slime_agl.trace.ledger import Ledger
-from slime_agl.trace.turn import Turn
 
+if TYPE_CHECKING:
+    from slime_agl.lightning.dashboard import Dashboard
+
+T = TypeVar("T")
 MAIN_LLM = "main_llm"
 
 
 class Lightning:
     """Store, resources, spans and runners of one process, on the event loop that calls `start`.
 
-    agent: anything `load_agents` accepts. tokens: whether turn spans carry token ids and logprobs.
+    agent: anything `load_agents` accepts. tokens: write token ids and logprobs into turn spans.
     templates: f-string prompt templates that agents get beside the model, by resource name.
-    frozen: endpoints of models that nobody trains (`http://host:port/v1`), by resource name; agents get
-    them as they are, so their answers are recorded nowhere.
-    dashboard_port: where Agent Lightning's dashboard is served on loopback, None for nowhere.
-    The rest is as in RunnerPool. Only `turn_committed` may be called from other threads.
+    frozen: endpoints of models that are not trained (`http://host:port/v1`), by resource name; agents call
+    them directly, so their answers are not recorded.
+    dashboard_port: loopback port of Agent Lightning's dashboard, None for none.
+    The rest is as in RunnerPool. sink: takes the turns that the gateway commits; it alone is thread-safe.
     """
 
     def __init__(
@@ -60,27 +60,27 @@ class Lightning:
             "max_attempts": max_attempts,
             "end_leftovers": end_leftovers,
         }
-        self._tokens = tokens
         self._templates = {
             name: PromptTemplate(template=text, engine="f-string") for name, text in (templates or {}).items()
         }
         self._frozen = {name: LLM(endpoint=url, model=name, api_key="none") for name, url in (frozen or {}).items()}
-        self._tracer = RoutingTracer()
+        self._tracer = RoutingTracer(tokens=tokens)
+        self.sink = self._tracer.spans
         self._snapshots: dict[str, int] = {}
         self._uses: Counter[str] = Counter()
         self._step = -1
         self._pool: RunnerPool | None = None
         self._dashboard_port = dashboard_port
-        self._dashboard: Any = None
+        self._dashboard: Dashboard | None = None
         self.store: ReleasingStore | None = None
 
     @staticmethod
     def new_loop() -> asyncio.AbstractEventLoop:
-        """An event loop to start this on, which no agent can stop."""
+        """Make the event loop to start this on; no agent can stop it."""
         return SharedLoop()
 
     async def start(self, *, hopeless: Callable[[str], None] = lambda reason: None) -> None:
-        """Make the store and the pool. hopeless: told, from another thread, why this event loop will not run again.
+        """Start the store and the pool. hopeless: called from another thread with why this loop will never run again.
 
         Raises:
             ConfigError: see RunnerPool; or the dashboard's port is taken.
@@ -97,19 +97,19 @@ class Lightning:
             self._dashboard = dashboard
 
     def exited(self, error: BaseException) -> None:
-        """SystemExit or KeyboardInterrupt came out of the event loop. Called on its thread, between two rounds."""
-        self._started(self._pool).exits.note(error)
+        """Handle SystemExit or KeyboardInterrupt from the event loop. Called on its thread, between two rounds."""
+        _started(self._pool).exits.note(error)
 
-    def pause(self, mode: Literal["train", "val"]) -> None:
-        """Start no more agents of a mode, and stop the deadlines of those that run."""
-        self._started(self._pool).pause(mode)
+    def pause(self, lane: Lane) -> None:
+        """Start no more agents of a lane and stop the deadlines of running ones."""
+        _started(self._pool).pause(lane)
 
-    def resume(self, mode: Literal["train", "val"]) -> None:
+    def resume(self, lane: Lane) -> None:
         """End a pause."""
-        self._started(self._pool).resume(mode)
+        _started(self._pool).resume(lane)
 
     async def close(self) -> None:
-        """Cancel what runs and give the active tracer back. May be called twice, or without `start`."""
+        """Cancel what runs and release the active tracer. Idempotent; may be called without `start`."""
         if self._dashboard is not None:
             await self._dashboard.stop()
             self._dashboard = None
@@ -122,17 +122,16 @@ class Lightning:
         *,
         endpoint: str,
         model: str,
-        sampling_parameters: Mapping[str, Any],
+        sampling_parameters: Mapping[str, object],
     ) -> str:
         """Publish the resources of a step; returns their id, for `run`.
 
-        endpoint: `http://host:port/v1`; each attempt gets its own address below it. A step may publish
-        several times (training and evaluation), and steps need not come in order: train_async.py evaluates
-        after one step when it has generated the next. Resources of other steps go when the last rollout that
-        uses them has ended.
+        endpoint: `http://host:port/v1`; each attempt gets its own address below it. A step may publish several times
+        (training and evaluation), and steps may come out of order: train_async.py evaluates a step after generating
+        the next. Resources of other steps are removed once the last rollout that uses them has ended.
         """
-        store = self._started(self.store)
-        self._started(self._pool).calls.expect(endpoint)
+        store = _started(self.store)
+        _started(self._pool).calls.expect(endpoint)
         main = ProxyLLM(endpoint=endpoint, model=model, sampling_parameters=dict(sampling_parameters))
         # The model being trained comes first: functional agents take the first LLM they see.
         resources = {MAIN_LLM: main, **self._frozen, **self._templates}
@@ -145,20 +144,19 @@ class Lightning:
 
     async def run(
         self,
-        task: Any,
+        task: object,
         *,
-        mode: Literal["train", "val"],
+        lane: Lane,
         resources_id: str,
         port: AttemptPort,
-        metadata: Mapping[str, Any] | None = None,
         max_attempts: int | None = None,
     ) -> RolloutOutcome:
         """Run one rollout; see RunnerPool.run.
 
         Raises:
-            SlimeAglError: the resources were never published, or belong to an earlier step and are gone.
+            SlimeAglError: the resources were never published, or belonged to an earlier step and are gone.
         """
-        pool = self._started(self._pool)
+        pool = _started(self._pool)
         if resources_id not in self._snapshots:
             raise SlimeAglError(
                 f"resources {resources_id} are not published; the latest step is {self._step}, "
@@ -166,35 +164,22 @@ class Lightning:
             )
         self._uses[resources_id] += 1
         try:
-            return await pool.run(
-                task, mode=mode, resources_id=resources_id, port=port, metadata=metadata, max_attempts=max_attempts
-            )
+            return await pool.run(task, lane=lane, resources_id=resources_id, port=port, max_attempts=max_attempts)
         finally:
             self._uses[resources_id] -= 1
             await self._retire(resources_id)
 
-    def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None:
-        """Record a turn as a span of its attempt. Cheap; any thread; in order with what the agent emits.
-
-        The ledger may grow on: what stands in it up to `turn` is read later.
-        """
-        buffer = self._tracer.buffer(rollout_id, attempt_id)
-        if buffer is None or not buffer.append(
-            partial(turn_span, turn, ledger, tokens=self._tokens, trace_id=buffer.trace_id)
-        ):
-            self._tracer.dropped += 1
-
     def take_ended(self) -> list[str]:
-        """Rollouts that have ended since the last call, cancelled ones included; `release` is to follow some time."""
-        return self._started(self._pool).take_ended()
+        """Rollouts that have ended since the last call, cancelled ones included; `release` them later."""
+        return _started(self._pool).take_ended()
 
     async def release(self, rollout_ids: Iterable[str]) -> None:
-        """Forget finished rollouts, with their attempts and spans. Outcomes already handed out stay whole."""
-        await self._started(self.store).forget(rollout_ids)
+        """Forget finished rollouts with their attempts and spans. Outcomes already returned stay intact."""
+        await _started(self.store).forget(rollout_ids)
 
     async def metrics(self) -> dict[str, float]:
-        """Counts since `start`, and what the store holds now."""
-        pool, held = self._started(self._pool), await self._started(self.store).statistics()
+        """Counts since `start`, and the present size of the store."""
+        pool, store = _started(self._pool), await _started(self.store).statistics()
         return {
             **{f"attempts/{status}": float(pool.attempts[status]) for status in STATUSES},
             "abandoned_threads": float(pool.abandoned_threads),
@@ -207,20 +192,21 @@ class Lightning:
             "ended_processes": float(pool.processes.ended if pool.processes else 0),
             "left_processes": float(pool.processes.left if pool.processes else 0),
             "spans": float(pool.spans),
-            "spans_dropped": float(self._tracer.dropped),
-            "store/rollouts": float(held["total_rollouts"]),
-            "store/spans": float(held["total_spans"]),
-            "store/span_bytes": float(held["total_span_bytes"]),
+            "spans_dropped": float(self.sink.dropped),
+            "store/rollouts": float(store.get("total_rollouts", 0)),
+            "store/spans": float(store.get("total_spans", 0)),
+            "store/span_bytes": float(store.get("total_span_bytes", 0)),
         }
 
     async def _retire(self, resources_id: str) -> None:
-        """Forget a snapshot of another step than the latest published one that no rollout uses."""
+        """Forget an unused snapshot unless it belongs to the latest published step."""
         step = self._snapshots.get(resources_id)
         if step is not None and step != self._step and self._uses[resources_id] == 0:
             del self._snapshots[resources_id], self._uses[resources_id]
-            await self._started(self.store).forget_resources(resources_id)
+            await _started(self.store).forget_resources(resources_id)
 
-    def _started(self, part: Any) -> Any:
-        if part is None:
-            raise SlimeAglError("Lightning is not started; call start first")
-        return part
+
+def _started(part: T | None) -> T:
+    if part is None:
+        raise SlimeAglError("Lightning is not started; call start first")
+    return part

@@ -1,11 +1,11 @@
-"""The places that executions run in: a runner of Agent Lightning's and an agent for each."""
+"""Slots for executions, each with a runner of Agent Lightning's and an agent."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from slime_agl.errors import ConfigError
-from slime_agl.lightning._agl import LitAgent, LitAgentRunner
+from slime_agl.lightning._agl import AnyAgent, LightningStore, LitAgentRunner
 from slime_agl.lightning.agents import Agents, is_async
 from slime_agl.lightning.threads import ThreadedAgent
 from slime_agl.lightning.tracer import RoutingTracer
@@ -14,19 +14,19 @@ Mode = Literal["auto", "async", "thread"]
 
 
 class Slot:
-    """One place, used by one attempt at a time.
+    """One slot, used by one attempt at a time.
 
-    The runner lives as long as the slot: agents reach their tracer by a weak reference to it.
+    Keeps its runner alive: agents reach their tracer through a weak reference to it.
     """
 
     def __init__(self, number: int, slots: Slots) -> None:
         self.number = number
         self._slots = slots
-        self._agent: LitAgent[Any] | None = None
-        self._runner: LitAgentRunner[Any] | None = None
+        self._agent: AnyAgent | None = None
+        self._runner: LitAgentRunner | None = None
 
-    def runner(self, store: Any) -> LitAgentRunner[Any]:
-        """The slot's runner, which will talk to `store`. Raises what the user's class, factory or copying raises."""
+    def runner(self, store: LightningStore) -> LitAgentRunner:
+        """Return the slot's runner, bound to `store`. Raises whatever the user's class, factory or copying raises."""
         if self._runner is None:
             self._agent = self._slots.agent()
             self._runner = LitAgentRunner(self._slots.tracer, max_rollouts=1, heartbeat_interval=0)
@@ -36,21 +36,21 @@ class Slot:
 
     @property
     def thread_left(self) -> bool:
-        """Whether a thread of the agent runs although nobody waits for it."""
+        """True if a thread of the agent still runs although its rollout was cancelled."""
         return isinstance(self._agent, ThreadedAgent) and self._agent.left_behind
 
     async def thread_ended(self, seconds: float) -> None:
-        """Wait a while for such a thread."""
+        """Wait up to `seconds` for such a thread."""
         if isinstance(self._agent, ThreadedAgent):
             await self._agent.thread_ended(seconds)
 
-    def rest(self, store: Any) -> None:
-        """Between two attempts. The runner would hold the last one, with its task and its spans, until the next."""
+    def rest(self, store: LightningStore) -> None:
+        """Release the last attempt, whose task and spans the runner would otherwise keep until the next one."""
         if self._runner is not None:
             self._runner.init_worker(self.number, store)
 
     def renew(self) -> None:
-        """Give what runs on its agent and its runner for good, and have new ones next time."""
+        """Drop agent and runner, which something still uses, and make new ones next time."""
         self._agent = self._runner = None
 
 
@@ -71,7 +71,7 @@ class Slots:
         self._agents, self._threaded = agents, mode == "thread" or not asynchronous
         self.tracer = tracer
 
-    def agent(self) -> LitAgent[Any]:
+    def agent(self) -> AnyAgent:
         agent = self._agents.take()
         return ThreadedAgent(agent) if self._threaded else agent
 

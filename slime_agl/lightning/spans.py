@@ -1,4 +1,4 @@
-"""Spans of one attempt: made where things happen, written to the store in batches."""
+"""Spans of attempts, from the gateway's turns and the agents' own, written to the store in batches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from slime_agl.lightning._agl import LightningStore, Span
+from slime_agl.lightning._agl import Attributes, LightningStore, Span
+from slime_agl.lightning.owner import Name
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import Turn
 
@@ -21,8 +23,8 @@ Item = Span | Callable[[], Span]
 class SpanBuffer:
     """The spans of one attempt, in the order in which they were appended.
 
-    `append` may be called from any thread; all else runs on the store's event loop. Sequence ids
-    are drawn when a batch is written, so their order is the order of appending.
+    `append` may be called from any thread, everything else only on the store's event loop. Sequence ids are assigned
+    when a batch is written, so they follow the order of appending.
     """
 
     def __init__(self, rollout_id: str, attempt_id: str, store: LightningStore, *, trace_id: str) -> None:
@@ -40,7 +42,7 @@ class SpanBuffer:
         self._closed = False
 
     def append(self, item: Item) -> bool:
-        """Take a span, or a function that makes it when it is written. False after close: it is not taken."""
+        """Add a span, or a function that makes it when it is written. Returns False, and adds nothing, after close."""
         with self._lock:
             if self._closed:
                 return False
@@ -54,11 +56,12 @@ class SpanBuffer:
     def spans(self) -> list[Span]:
         """All spans so far. Those not yet written have sequence_id 0."""
         with self._lock:
-            self._pending = [_made(item) for item in self._pending]
-            return [*self._written, *self._pending]
+            pending = [_made(item) for item in self._pending]
+            self._pending = list(pending)
+            return [*self._written, *pending]
 
     async def close(self) -> tuple[Span, ...]:
-        """Take no more, write what is left, and return all spans in the order of their sequence ids."""
+        """Accept no more, write the rest, and return all spans ordered by sequence id."""
         with self._lock:
             self._closed = True
         if self._flush is not None:
@@ -86,14 +89,48 @@ def _made(item: Item) -> Span:
     return item if isinstance(item, Span) else item()
 
 
-def turn_span(turn: Turn, ledger: Ledger, *, tokens: bool, trace_id: str | None = None) -> Span:
-    """The span of a committed turn.
+class RunningSpans:
+    """The span buffers of all running attempts; receives the turns that the gateway commits.
 
-    Light by default: ids, counts, times. With `tokens` it also carries what Agent Lightning's TracerTraceToTriplet
-    reads: the prompt's and the response's token ids and the logprobs. Costs the whole prompt then.
+    tokens: write token ids and logprobs into turn spans. dropped: number of spans without a running attempt.
+    """
+
+    def __init__(self, *, tokens: bool) -> None:
+        self._tokens = tokens
+        self._buffers: dict[Name, SpanBuffer] = {}
+        self.dropped = 0
+
+    def attach(self, buffer: SpanBuffer) -> None:
+        """Make an attempt known, from before its agent starts until `detach`."""
+        self._buffers[buffer.rollout_id, buffer.attempt_id] = buffer
+
+    def detach(self, buffer: SpanBuffer) -> None:
+        self._buffers.pop((buffer.rollout_id, buffer.attempt_id), None)
+
+    def find(self, rollout_id: str, attempt_id: str) -> SpanBuffer | None:
+        """The buffer of a running attempt. May be called from any thread."""
+        return self._buffers.get((rollout_id, attempt_id))
+
+    def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None:
+        """Record a turn as a span of its attempt, in order with what the agent emits. Cheap; any thread.
+
+        The span is made later. It reads the ledger up to `turn`, so the ledger may grow meanwhile.
+        """
+        buffer = self.find(rollout_id, attempt_id)
+        if buffer is None or not buffer.append(
+            partial(turn_span, turn, ledger, tokens=self._tokens, trace_id=buffer.trace_id)
+        ):
+            self.dropped += 1
+
+
+def turn_span(turn: Turn, ledger: Ledger, *, tokens: bool, trace_id: str | None = None) -> Span:
+    """Make the span of a committed turn: ids, counts and times.
+
+    With `tokens` it also has what Agent Lightning's TracerTraceToTriplet reads: token ids of prompt and response, and
+    logprobs. It then costs as much as the whole prompt.
     """
     first = turn.parts[0] if turn.parts else None
-    attributes: dict[str, object] = {
+    attributes: Attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.response.id": turn.turn_id,
         "gen_ai.response.finish_reason": turn.finish,
@@ -118,7 +155,7 @@ def turn_span(turn: Turn, ledger: Ledger, *, tokens: bool, trace_id: str | None 
         end_time=turn.ended,
     )
     if tokens:
-        # Put in after the span is made: its model would check every id one by one.
+        # Added after construction, since validation would check every single id.
         span.attributes.update(_token_attributes(turn, ledger))
     return span
 

@@ -1,24 +1,25 @@
-"""The store of the process: Agent Lightning's in-memory one, which can also forget."""
+"""The store of the process: Agent Lightning's in-memory store, with removal."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from slime_agl.errors import SlimeAglError
 from slime_agl.lightning._agl import AttemptedRollout, InMemoryLightningStore, RolloutConfig, Span
 
 _FINISHED = ("succeeded", "failed", "cancelled")
-# Deadlines are the pool's, so the store's own scan, which stops the loop to read every running rollout, rests.
+# The pool owns deadlines; the store's own scan would block the loop to read every running rollout.
 _NO_HEALTH_SCAN_SECONDS = 10 * 365 * 86400.0
 _ALL = ("rollouts", "attempts", "spans", "span_sequence_ids", "rollout_queue", "resources")
 
 
 class ReleasingStore(InMemoryLightningStore):
-    """Holds what is in use and no more, so that a run of any length has the memory of a step.
+    """Keeps only what is in use, so that memory does not grow with the length of a run.
 
-    Owned by one event loop. Its calls run to their end without suspending: the locks inside are
-    only ever taken by that loop, so a caller may treat each call as one atomic step.
+    Owned by one event loop. Its calls never suspend, because only that loop takes the locks inside; callers may treat
+    each call as atomic.
     """
 
     def __init__(self) -> None:
@@ -27,9 +28,9 @@ class ReleasingStore(InMemoryLightningStore):
         )
 
     async def forget(self, rollout_ids: Iterable[str]) -> None:
-        """Remove rollouts with their attempts, spans and counters; the cost of each is its own size.
+        """Remove rollouts with their attempts, spans and counters, each at the cost of its own size.
 
-        Ids that are not held are passed over.
+        Unknown ids are ignored.
 
         Raises:
             SlimeAglError: a rollout has not finished.
@@ -58,7 +59,7 @@ class ReleasingStore(InMemoryLightningStore):
         self._evicted_rollout_span_sets.discard(rollout_id)
 
     async def forget_resources(self, resources_id: str) -> None:
-        """Remove a snapshot of resources. One that is not held is passed over."""
+        """Remove a snapshot of resources. An unknown id is ignored."""
         async with self.collections.atomic(mode="rw", labels=_ALL) as held:
             snapshot = await held.resources.get({"resources_id": {"exact": resources_id}})
             if snapshot is not None:
@@ -67,7 +68,7 @@ class ReleasingStore(InMemoryLightningStore):
                 self._latest_resources_id = None
 
     async def dequeue(self, rollout_id: str, worker_id: str) -> AttemptedRollout | None:
-        """Take one rollout from the queue, wherever it stands there; None when it is not queued."""
+        """Take a rollout from anywhere in the queue; None if it is not queued."""
         async with self.collections.atomic(mode="rw", labels=_ALL) as held:
             queue = held.rollout_queue._items
             if rollout_id not in queue:
@@ -77,35 +78,34 @@ class ReleasingStore(InMemoryLightningStore):
         return await self.dequeue_rollout(worker_id=worker_id)
 
     async def withdraw(self, rollout_id: str) -> None:
-        """Cancel a rollout that waits in the queue. No runner will see it."""
+        """Cancel a queued rollout; no runner will get it."""
         async with self.collections.atomic(mode="rw", labels=_ALL) as held:
             held.rollout_queue._items.remove(rollout_id)
         await self.update_rollout(rollout_id, status="cancelled")
 
     async def forbid_retry(self, rollout_id: str) -> None:
-        """Have a rollout end with its running attempt, whatever its retries say."""
+        """Make the running attempt of a rollout its last one."""
         await self.update_rollout(rollout_id, config=RolloutConfig(max_attempts=1))
 
     async def cancel_attempt(self, rollout_id: str, attempt_id: str) -> None:
-        """End a running attempt and its rollout. It is not queued again."""
+        """End a running attempt and its rollout, without requeuing it."""
         await self.forbid_retry(rollout_id)
         await self.update_attempt(rollout_id, attempt_id, status="failed", metadata={"cancelled": True})
         await self.update_rollout(rollout_id, status="cancelled")
 
 
 def span_bytes(span: Span) -> int:
-    """Estimate a span's memory from its attributes, without a look at each token id."""
+    """Estimate a span's memory from its attributes, without visiting each token id."""
     total = 2048
     for value in span.attributes.values():
         total += sys.getsizeof(value) + (32 * len(value) if isinstance(value, (list, tuple)) else 0)
     return total
 
 
-def _drop(collection: object, rollout_id: str, *, depth: int) -> None:
-    """Remove everything below a rollout id, the emptied branch included.
+def _drop(collection: Any, rollout_id: str, *, depth: int) -> None:
+    """Remove everything below a rollout id, including the branch itself, and correct the size.
 
-    The public `delete` leaves the branch behind and corrects the size; upstream's own eviction removes the branch and
-    leaves the size. Both are needed.
+    Upstream's public `delete` leaves the empty branch behind, and its eviction leaves the size uncorrected.
     """
     branch = collection._items.pop(rollout_id, {})
     collection._size -= len(branch) if depth == 1 else sum(len(leaf) for leaf in branch.values())

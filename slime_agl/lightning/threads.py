@@ -9,33 +9,33 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from slime_agl.lightning._agl import LitAgent
+from slime_agl.lightning._agl import AnyAgent
 
 logger = logging.getLogger(__name__)
 
 
-class ThreadedAgent(LitAgent[Any]):
-    """Shows an agent as an async one and runs each of its rollouts in a daemon thread of its own.
+class ThreadedAgent(AnyAgent):
+    """Wraps an agent as an async one and runs each rollout in a daemon thread of its own.
 
-    A sync agent is called in the thread, an async one gets an event loop there. The thread has the
-    caller's context variables, so what the agent emits is attributed.
+    A sync agent is called in the thread, an async one gets an event loop there. The thread has the caller's context
+    variables, so what the agent emits is attributed.
 
-    A thread cannot be stopped: when the awaiting task is cancelled a sync agent's thread is left
-    behind; an async agent's task is cancelled in its own loop as well.
+    A thread cannot be stopped: if the awaiting task is cancelled, a sync agent's thread is left behind, and an async
+    agent's task is cancelled in its own loop.
     """
 
-    def __init__(self, agent: LitAgent[Any]) -> None:
+    def __init__(self, agent: AnyAgent) -> None:
         super().__init__()
         self.agent = agent
         self._left: asyncio.Future[Any] | None = None
 
     @property
     def left_behind(self) -> bool:
-        """Whether the thread of the last rollout runs although its rollout was cancelled."""
+        """True if the thread of the last rollout still runs although the rollout was cancelled."""
         return self._left is not None and not self._left.done()
 
     async def thread_ended(self, seconds: float) -> None:
-        """Wait a while for a thread that was left behind."""
+        """Wait up to `seconds` for a thread that was left behind."""
         if self._left is not None:
             await asyncio.wait({self._left}, timeout=seconds)
 
@@ -57,7 +57,7 @@ class ThreadedAgent(LitAgent[Any]):
         return await self._in_thread(lambda: self.agent.validation_rollout(task, resources, rollout))
 
     async def _in_loop(self, method: Callable[..., Any], *args: Any) -> Any:
-        running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+        running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[object]]] = []
         cancelled = threading.Event()
 
         async def main() -> Any:
@@ -85,14 +85,14 @@ class ThreadedAgent(LitAgent[Any]):
                 # A future refuses StopIteration; as in a generator it becomes a RuntimeError.
                 report, value = ended.set_exception, _caused(RuntimeError("agent raised StopIteration"), error)
             except BaseException as error:
-                # The edge of a thread: whatever ended the agent, SystemExit too, is told to the one who waits.
+                # The edge of the thread: whatever ended the agent, SystemExit included, goes to the waiter.
                 report, value = ended.set_exception, error
             _call_in(loop, lambda: None if ended.cancelled() else report(value))
 
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(body,), name="slime-agl-agent", daemon=True).start()
         try:
-            # Shielded, so that it tells of the thread when nobody waits for the result.
+            # Shielded, so that the future still tracks the thread after a cancellation.
             return await asyncio.shield(ended)
         except asyncio.CancelledError:
             if not ended.done():
@@ -110,5 +110,5 @@ def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) ->
     try:
         loop.call_soon_threadsafe(function)
     except RuntimeError:
-        # The loop is closed: nobody waits for this any more.
+        # The loop is closed, so nothing waits for this any more.
         logger.debug("an agent's thread outlived the loop that started it")

@@ -1,18 +1,19 @@
-"""One tracer for all attempts of the process: it routes each span to the attempt that emitted it."""
+"""The tracer of the process, which routes each span to the attempt that emitted it."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning._agl import (
+    Attributes,
     DummySpanRecordingContext,
+    LightningStore,
     Span,
     SpanCoreFields,
     Tracer,
@@ -21,7 +22,7 @@ from slime_agl.lightning._agl import (
     get_active_tracer,
     set_active_tracer,
 )
-from slime_agl.lightning.spans import SpanBuffer
+from slime_agl.lightning.spans import RunningSpans, SpanBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +34,15 @@ _operation: ContextVar[str | None] = ContextVar("slime_agl_current_operation", d
 class RoutingTracer(Tracer):
     """Agent Lightning's active tracer while a pool runs.
 
-    An attempt is found by a context variable, so everything its context reaches is attributed:
-    its task, tasks and `asyncio.to_thread` calls it starts, and the thread of a threaded agent.
-    A span from elsewhere, or from an attempt that is over, is made, dropped and counted in `dropped`.
+    A context variable identifies the attempt, so everything that its context reaches is attributed: its task, the
+    tasks and `asyncio.to_thread` calls that it starts, and the thread of a threaded agent.
+    A span from elsewhere, or from an attempt that is over, is dropped and counted in `spans.dropped`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tokens: bool = False) -> None:
         super().__init__()
-        self.dropped = 0
-        self._buffers: dict[tuple[str, str], SpanBuffer] = {}
+        self.spans = RunningSpans(tokens=tokens)
+        self._warned = False
 
     def install(self) -> None:
         """Become the active tracer of the process.
@@ -61,41 +62,30 @@ class RoutingTracer(Tracer):
         if get_active_tracer() is self:
             clear_active_tracer()
 
-    def attach(self, buffer: SpanBuffer) -> None:
-        """Make an attempt known, from before its agent starts until `detach`."""
-        self._buffers[buffer.rollout_id, buffer.attempt_id] = buffer
-
-    def detach(self, buffer: SpanBuffer) -> None:
-        self._buffers.pop((buffer.rollout_id, buffer.attempt_id), None)
-
-    def buffer(self, rollout_id: str, attempt_id: str) -> SpanBuffer | None:
-        """The buffer of a running attempt. May be called from any thread."""
-        return self._buffers.get((rollout_id, attempt_id))
-
-    def init_worker(self, worker_id: int, store: Any = None) -> None:
-        """Nothing belongs to a worker: spans reach the store through the attempt's buffer."""
+    def init_worker(self, worker_id: int, store: LightningStore | None = None) -> None:
+        """No-op: spans reach the store through the attempt's buffer."""
 
     @asynccontextmanager
     async def trace_context(
         self,
         name: str | None = None,
         *,
-        store: Any = None,
+        store: LightningStore | None = None,
         rollout_id: str | None = None,
         attempt_id: str | None = None,
     ) -> AsyncIterator[RoutingTracer]:
-        """Attribute what the enclosed code emits to an attempt; without ids, to the one that is current.
+        """Attribute what the enclosed code emits to an attempt; without ids, to the current one.
 
         Raises:
             SlimeAglError: the attempt was never attached.
         """
         buffer = _current.get()
         if rollout_id is not None or attempt_id is not None:
-            buffer = self._buffers.get((rollout_id or "", attempt_id or ""))
+            buffer = self.spans.find(rollout_id or "", attempt_id or "")
             if buffer is None:
                 raise SlimeAglError(f"attempt {attempt_id} of rollout {rollout_id} is not running in this process")
         token = _current.set(buffer)
-        # Not reset: the runner reads the trace after it has left the context.
+        # Not reset: the runner reads the trace after leaving the context.
         _latest.set(buffer)
         try:
             yield self
@@ -110,7 +100,7 @@ class RoutingTracer(Tracer):
     def create_span(
         self,
         name: str,
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Attributes | None = None,
         timestamp: float | None = None,
         status: TraceStatus | None = None,
     ) -> SpanCoreFields:
@@ -129,7 +119,7 @@ class RoutingTracer(Tracer):
     def operation_context(
         self,
         name: str,
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Attributes | None = None,
         start_time: float | None = None,
         end_time: float | None = None,
     ) -> Iterator[DummySpanRecordingContext]:
@@ -139,7 +129,7 @@ class RoutingTracer(Tracer):
         try:
             yield recording
         except Exception as error:
-            # An operation records how it failed; the error itself is its caller's.
+            # The operation records its failure; the error itself goes to the caller.
             recording.record_exception(error)
             raise
         finally:
@@ -148,7 +138,7 @@ class RoutingTracer(Tracer):
             self._route(recording.get_recorded_span(), span_id=span_id, parent_id=parent_id)
 
     def get_langchain_handler(self) -> None:
-        """No handler: turns are recorded by the gateway, whatever the framework."""
+        """No handler: the gateway records turns, whatever the framework."""
         return None
 
     def _route(self, core: SpanCoreFields, *, span_id: str | None, parent_id: str | None) -> None:
@@ -169,12 +159,13 @@ class RoutingTracer(Tracer):
             status=core.status,
         )
         if not buffer.append(span):
-            # The attempt is over; an agent that was left behind still talks.
-            self.dropped += 1
+            # The attempt is over, but its agent was left behind and still emits.
+            self.spans.dropped += 1
 
     def _drop(self, name: str) -> None:
-        self.dropped += 1
-        if self.dropped == 1:
+        self.spans.dropped += 1
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "span %r was emitted outside any attempt and is dropped (later ones are only counted); "
                 "a thread started by an agent emits into its attempt when run with contextvars.copy_context().run",

@@ -1,4 +1,4 @@
-"""The store as the runner of one attempt sees it."""
+"""A view of the store for the runner of one attempt."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from slime_agl.lightning._agl import (
     AttemptedRollout,
     LightningStore,
     ProxyLLM,
+    Resource,
     ResourcesUpdate,
     Rollout,
     Span,
@@ -18,10 +19,10 @@ from slime_agl.lightning.spans import SpanBuffer
 
 
 class StoreView(LightningStore):
-    """Gives LitAgentRunner exactly one attempt, with the attempt's own key, and takes its spans.
+    """Gives LitAgentRunner exactly one attempt, with the attempt's own key, and collects its spans.
 
-    The attempt already exists in the store: starting a rollout hands it out. The runner's word on
-    how it ended is not passed on, since a runner that is cancelled reports success; who ran it knows.
+    The attempt already exists in the store; starting a rollout returns it. The status that the runner reports is
+    ignored, since a cancelled runner reports success; RunningAttempt knows better.
     """
 
     def __init__(
@@ -53,14 +54,14 @@ class StoreView(LightningStore):
         return self._own(await self._store.get_latest_resources())
 
     def _own(self, snapshot: ResourcesUpdate | None) -> ResourcesUpdate | None:
-        """The snapshot with this attempt's key in every ProxyLLM, and nothing an agent could change for others."""
+        """Copy the snapshot, with this attempt's key in every ProxyLLM, so that agents share nothing mutable."""
         if snapshot is None:
             return None
         return snapshot.model_copy(
             update={"resources": {name: self._keyed(resource) for name, resource in snapshot.resources.items()}}
         )
 
-    def _keyed(self, resource: Any) -> Any:
+    def _keyed(self, resource: Resource) -> Resource:
         if not isinstance(resource, ProxyLLM):
             return resource.model_copy(deep=True)
         return resource.model_copy(
@@ -68,14 +69,14 @@ class StoreView(LightningStore):
         )
 
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
-        """A placeholder: the buffer draws the sequence ids when it writes."""
+        """A placeholder: the buffer assigns sequence ids when it writes."""
         return 0
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
         return [0] * len(rollout_attempt_ids)
 
     async def add_span(self, span: Span) -> Span | None:
-        """Take a span that the agent returned; whatever ids it came with, it belongs to this attempt."""
+        """Add a span that the agent returned; whatever its ids, it belongs to this attempt."""
         own = span.model_copy(update={"rollout_id": self._buffer.rollout_id, "attempt_id": self._buffer.attempt_id})
         return own if self._buffer.append(own) else None
 

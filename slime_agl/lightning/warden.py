@@ -1,7 +1,8 @@
-"""Ends what a driver's attempts started when the driver dies. A program of its own: `warden.py PID BEGAN MARK`.
+"""End the processes of a driver's attempts if the driver dies. A program of its own: `warden.py PID BEGAN MARK`.
 
-PID, BEGAN: the driver, as `birth` tells it. MARK: how an entry in the environment of such a process begins. On stdin come processes without it, a
-line each as in `birth_line`, and `quit` when the driver needs this no longer. Imports the standard library alone.
+PID, BEGAN: the driver, as in `birth`. MARK: prefix of the environment entry of such a process. Stdin lists processes
+without the entry, one line each as in `birth_line`, and `quit` when the driver no longer needs this program. Imports only
+the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Births = set[tuple[int, int]]
 
 
 class _Status(NamedTuple):
-    """state: as /proc says. parent: pid. began: clock ticks since boot."""
+    """state: as in /proc. parent: pid. began: clock ticks since boot."""
 
     state: bytes
     parent: int
@@ -29,7 +30,7 @@ class _Status(NamedTuple):
 
 
 def marked(mark: bytes, among: set[int] | None = None) -> dict[int, bytes]:
-    """Pids of the processes whose environment holds an entry that begins with `mark`, each with the rest of it."""
+    """Pids of the processes with an environment entry that begins with `mark`, each with the rest of the entry."""
     found = {}
     for pid in pids() if among is None else among:
         try:
@@ -48,7 +49,7 @@ def pids() -> list[int]:
 
 
 def descendants(roots: Births) -> set[int]:
-    """Those of these processes that are alive, and all that came from them."""
+    """The live ones of these processes, and all their descendants."""
     alive = {pid: status for pid in pids() if (status := _status(pid)) is not None and status.state != b"Z"}
     found = {pid for pid, began in roots if pid in alive and alive[pid].began == began}
     grown = bool(found)
@@ -59,7 +60,7 @@ def descendants(roots: Births) -> set[int]:
 
 
 def birth(pid: int) -> tuple[int, int]:
-    """A process by its pid and the moment it began, which no later process shares."""
+    """Identify a process by pid and start time; no later process has both."""
     status = _status(pid)
     return pid, -1 if status is None else status.began
 
@@ -74,7 +75,7 @@ def _status(pid: int) -> _Status | None:
 
 
 def send(pid: int, number: int) -> bool:
-    """Send a signal. False when it may not be sent; a process that is gone is fine."""
+    """Send a signal. Returns False without permission; a process that is gone is fine."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -85,7 +86,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def birth_line(pid: int, owner: str) -> bytes:
-    """A process that was forked, whose, and by which: short enough to be written in one piece."""
+    """Describe a forked process: itself, its attempt, its parent. Short enough for one atomic write."""
     return b"%d %d %s %d\n" % (*birth(pid), owner.encode(), os.getppid())
 
 
@@ -108,7 +109,7 @@ def _end_all(mark: bytes, born: Births) -> None:
 
 
 def _dismissed(driver: tuple[int, int], born: Births) -> bool:
-    """Wait for the driver. False when it died without a word."""
+    """Wait for the driver. False if it died without `quit`."""
     waiting, patience = select.poll(), None
     waiting.register(0, select.POLLIN)
     try:
@@ -116,9 +117,9 @@ def _dismissed(driver: tuple[int, int], born: Births) -> bool:
     except ProcessLookupError:
         patience = 0
     except (OSError, AttributeError):
-        pass  # an old kernel: the end of stdin tells
+        pass  # an old kernel: rely on the end of stdin
     if birth(driver[0]) != driver:
-        # It died before this had begun. The end of stdin would not tell: what it forked holds the other end too.
+        # It died before this started. Stdin might never end: forked processes keep the other end open.
         patience = 0
     pending = b""
     while True:

@@ -1,4 +1,4 @@
-"""A look at the loop of the agents from outside: who blocks it, and where."""
+"""Detect code that blocks the agents' event loop, and report which and where."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slime_agl.loops import BlockedTooLong
 
 logger = logging.getLogger(__name__)
 
-# Blocked this long, the loop has kept every other agent, deadline and cancel waiting.
+# While the loop is blocked, every other agent, deadline and cancellation waits.
 BLOCKED_SECONDS = 5.0
 INTERRUPTS = 6
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -32,7 +32,7 @@ _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 @dataclass(frozen=True, slots=True)
 class Blockage:
-    """What blocks the loop. owner: the attempt, None when it is none's code. place: `file:line in function`."""
+    """The code that blocks the loop. owner: its attempt, or None. place: `file:line in function`."""
 
     owner: Owner | None
     place: str
@@ -40,19 +40,23 @@ class Blockage:
 
 
 class LoopWatchdog:
-    """Asks an event loop for a sign of life, and says where it stands when none comes.
+    """Pings an event loop from a thread of its own, every `seconds`, and logs where the loop is if no answer comes.
 
-    It waits for the answer in a thread of its own, and asks at most once in `seconds`. After `limit` seconds, which no
-    attempt may run for, it interrupts the attempt that blocks the loop: a blocked loop meets no deadline by itself. None:
-    it never does. hopeless: told why, when the loop is blocked on even then, as by a call that never comes back.
-    count, seconds_blocked: blockages that were seen, and how long they had lasted when they ended.
+    After another `limit` seconds, the deadline of an attempt, it interrupts the attempt that blocks the loop, since a
+    blocked loop cannot enforce deadlines. None: never interrupt. hopeless: called with the reason if the loop stays
+    blocked even then, as in a call that never returns. count, seconds_blocked: number and total duration of blockages.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, thread_id: int, *, seconds: float = BLOCKED_SECONDS,
-        seen: Callable[[Blockage], None] = lambda blockage: None, limit: float | None = None,
+        self,
+        loop: asyncio.AbstractEventLoop,
+        thread_id: int,
+        *,
+        seconds: float = BLOCKED_SECONDS,
+        seen: Callable[[Blockage], None] = lambda blockage: None,
+        limit: float | None = None,
         hopeless: Callable[[str], None] = lambda reason: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop, self._thread_id, self._seconds, self._seen = loop, thread_id, seconds, seen
         self._limit, self._hopeless = limit, hopeless
         self._stopping = threading.Event()
@@ -84,7 +88,7 @@ class LoopWatchdog:
                 self.seconds_blocked += time.monotonic() - asked
 
     def _end_blockage(self) -> None:
-        """Wait for the loop; interrupt it at the limit, again and again for a while, then give it up."""
+        """Wait for the loop; from the limit on interrupt it several times, then give it up."""
         if self._limit is None or self._answered.wait(self._limit):
             return
         for _ in range(INTERRUPTS):
@@ -97,8 +101,8 @@ class LoopWatchdog:
         if blockage is not None:
             self._hopeless(
                 f"{blockage.owner or 'code of no attempt'} has blocked the event loop of all agents for more than "
-                f"{self._limit:g} s (agl.runners.timeout_seconds) at {blockage.place}: `{blockage.line}`, and cannot be "
-                "interrupted there; use an async call, or set agl.runners.mode to `thread`"
+                f"{self._limit:g} s (agl.runners.timeout_seconds) at {blockage.place}: `{blockage.line}`, and cannot "
+                "be interrupted there; use an async call, or set agl.runners.mode to `thread`"
             )
 
     def _tell(self) -> None:
@@ -109,11 +113,14 @@ class LoopWatchdog:
         if blockage.place not in self._told:
             self._told.add(blockage.place)
             logger.warning(
-                "%s has blocked the event loop of all agents for %g s at %s: `%s`; meanwhile no other agent, deadline or "
-                "cancel moves. Await an async call, or `asyncio.to_thread`, there, or set agl.runners.mode to `thread` "
-                "(each place is told once, all are counted in `blocked_loops`)",
-                blockage.owner or "code of no attempt", self._seconds, blockage.place, blockage.line,
-            )  # fmt: skip
+                "%s has blocked the event loop of all agents for %g s at %s: `%s`; meanwhile no other agent, deadline "
+                "or cancel moves. Await an async call, or `asyncio.to_thread`, there, or set agl.runners.mode to "
+                "`thread` (each place is told once, all are counted in `blocked_loops`)",
+                blockage.owner or "code of no attempt",
+                self._seconds,
+                blockage.place,
+                blockage.line,
+            )
         self._seen(blockage)
 
     def _look(self) -> Blockage | None:
@@ -127,12 +134,12 @@ class LoopWatchdog:
 
 
 def _raise_in(thread_id: int, error: type[BaseException]) -> None:
-    """Raise `error` in a thread, at its next step of Python code; a call into C that does not return is not reached."""
+    """Raise `error` at a thread's next Python bytecode. A C call that does not return is not interrupted."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
 
 
 def _agents_own(frame: FrameType) -> FrameType:
-    """The innermost frame of code that is not installed; else of an installed package; else the innermost at all."""
+    """The innermost frame of the user's own code, else of an installed package, else of anything."""
     frames = []
     at: FrameType | None = frame
     while at is not None:
@@ -142,7 +149,7 @@ def _agents_own(frame: FrameType) -> FrameType:
 
 
 def _distance(path: str) -> int:
-    """How far code is from being the user's own."""
+    """Rank code by its distance from the user's own."""
     if path.startswith((_OURS, "<")):
         return 3
     if path.startswith(_INSTALLED):

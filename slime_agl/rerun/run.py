@@ -25,7 +25,7 @@ from slime_agl.rerun.engine import RecordedEngine
 from slime_agl.rerun.outcome import REFUSED, Outcome
 from slime_agl.rollout.executions import Limits
 from slime_agl.rollout.recorder import ARGUMENTS
-from slime_agl.rollout.register import Register
+from slime_agl.rollout.support import Register
 from slime_agl.rollout.tasks import TaskBuilder
 from slime_agl.rollout.workshop import Workshop
 

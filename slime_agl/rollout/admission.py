@@ -1,31 +1,31 @@
-"""When groups are started, and which finished group is taken: the two ways to fill a batch."""
+"""Two ways to fill a batch: when to start groups, and which finished group to take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from slime_agl.rollout.pool import Run
+from slime_agl.rollout.pool import ActiveGroup
 
 
 class Admission(Protocol):
-    """Decides for one step. Counts are groups; `kept` are in the batch, `in_pool` are not yet.
+    """Decides for one step. Counts are groups: `kept` are in the batch, `in_pool` are not yet.
 
-    slow: those in the pool that began in an earlier step and have not finished.
+    slow: groups in the pool that began in an earlier step and have not finished.
     """
 
     def wanted(self, kept: int, in_pool: int, slow: int) -> int:
-        """How many groups to ask the data source for now."""
+        """Return how many groups to request from the data source now."""
         ...
 
-    def may_wait(self, kept: int, place: int, run: Run) -> bool:
-        """Whether the group at `place` from the oldest may let a younger one into the batch first."""
+    def may_wait(self, kept: int, place: int, active: ActiveGroup) -> bool:
+        """Return True if a younger group may enter the batch before this one. place: counted from the oldest."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Batchwise:
-    """slime's way: start `fetch` groups whenever fewer are in play than the batch needs, take what finishes first."""
+    """slime's way: request `fetch` groups while batch and pool have fewer than `target`; take what finishes first."""
 
     target: int
     fetch: int
@@ -33,21 +33,22 @@ class Batchwise:
     def wanted(self, kept: int, in_pool: int, slow: int) -> int:
         return self.fetch if kept + in_pool < self.target else 0
 
-    def may_wait(self, kept: int, place: int, run: Run) -> bool:
+    def may_wait(self, kept: int, place: int, active: ActiveGroup) -> bool:
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Work of later steps may start now; no group enters a batch more than `staleness` steps after it began.
+    """Start work for later steps now; no group enters a batch more than `staleness` steps after it began.
 
-    left: later steps that there are. Groups are admitted up to this batch and the next, so that they are fresh when
-    they are delivered; slow ones come on top of that, up to `staleness` batches beyond this one in all.
+    left: number of later steps. Fresh groups are admitted for this batch and the next one; slow groups do not count
+    towards that, but all together never exceed `staleness` batches beyond this one.
 
-    Groups begin in order, as there is room. A group that began in step s is due in step s + staleness, one that waits
-    for room not before `staleness` steps from now. One batch fits into each step, so the group at place i from the
-    oldest has to enter this batch unless i < (groups this batch still needs) + (steps until it is due) * target, less
-    one for the younger group that would go first. That keeps the bound for all: nothing is thrown away for its age.
+    Staleness is bounded by admission, not by discarding finished work. Groups begin in order as slots become free. A
+    group that began in step s is due in step s + staleness; one that still waits for a slot is due no earlier than
+    `staleness` steps from now. Each step delivers one batch, so the group at place i (0 = oldest) can be overtaken only
+    if all groups up to it, plus the one that overtakes, fit into this batch and those until it is due:
+    i + 1 < (groups this batch still needs) + (steps until it is due) * target.
     """
 
     target: int
@@ -60,6 +61,6 @@ class Ahead:
         in_all = (1 + min(self.staleness, self.left)) * self.target - in_pool
         return max(0, min(fresh, in_all) - kept)
 
-    def may_wait(self, kept: int, place: int, run: Run) -> bool:
-        steps_left = self.staleness - run.age(self.step)
+    def may_wait(self, kept: int, place: int, active: ActiveGroup) -> bool:
+        steps_left = self.staleness - active.age(self.step)
         return place + 1 < self.target - kept + steps_left * self.target

@@ -1,4 +1,4 @@
-"""When a run stops because executions fail: nothing ever worked, or nothing works any more."""
+"""Stop a run in which nothing has ever worked, or nothing works any more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slime_agl.config import FailureConfig
 from slime_agl.errors import AgentError, RewardError
 from slime_agl.execution import Execution
 
-# Until something has worked, this many executions have to fail at least: a flaky agent's first few prove nothing.
+# A flaky agent may fail a few times at first: before anything has worked, at least this many executions must fail.
 FIRST_EXECUTIONS = 8
 STALLED_BATCHES = 4
 UNREWARDED = "no_reward"
@@ -20,18 +20,20 @@ _ADVICE = {
     "engine_error": "see whether the engines behind the router answer (`slime-agl doctor`)",
     "deadline": "raise agl.runners.timeout_seconds, or see what the agent waits for",
     "no_llm_call": (
-        "they ended without an LLM call, so there is nothing to train on: the agent has to send its requests to the endpoint of the "
-        "LLM resource it is given"
+        "they ended without an LLM call, so there is nothing to train on: the agent has to send its requests to the "
+        "endpoint of the LLM resource it is given"
     ),
-    "no_reward": "return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type",
+    "no_reward": (
+        "return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type"
+    ),
     "": "see why nothing that the executions sampled may train",
 }
 
 
 class Brake:
-    """Counts groups without a usable execution, over all steps of a run.
+    """Counts groups without a usable execution, across all steps.
 
-    batch: groups of a batch. now: seconds on a clock that never goes back.
+    batch: groups per batch. now: a monotonic clock in seconds.
     """
 
     def __init__(self, config: FailureConfig, batch: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -48,20 +50,20 @@ class Brake:
         self._since = self._now()
 
     def begin(self) -> None:
-        """A step begins. What the trainer did since the last one is no stall."""
+        """Begin a step. The time that the trainer took in between does not count as a stall."""
         self._reset()
 
     def works(self) -> None:
-        """A group has a usable execution."""
+        """Note a group with a usable execution."""
         self.worked = True
         self._reset()
 
     def failed(self, executions: Sequence[Execution]) -> None:
-        """A group has none.
+        """Note a group without a usable execution.
 
         Raises:
-            AgentError: it is one too many; says at which boundary most failed, and shows the first error.
-            RewardError: nothing has worked in a whole batch, and all that it lacks is rewards.
+            AgentError: the limit is reached; the message counts failures per boundary and shows the first error.
+            RewardError: nothing has worked in a whole batch, and rewards are all that is missing.
         """
         self._failed += 1
         self._executions += len(executions)
@@ -69,28 +71,25 @@ class Brake:
         self._first_error = self._first_error or next((e.error for e in executions if e.error), "")
         seconds = self._now() - self._since
         if not self.worked:
-            if self._failed >= self._first_groups and set(self._kinds) == {UNREWARDED}:
-                raise RewardError(self._first_error)
-            if self._failed >= self._first_groups and self._executions >= FIRST_EXECUTIONS:
-                raise AgentError(self._message("nothing has worked in this run yet"))
+            if self._failed >= self._first_groups:
+                refuse_unrewarded(self._kinds, self._first_error)
+                if self._executions >= FIRST_EXECUTIONS:
+                    raise AgentError(self._message("nothing has worked in this run yet"))
         elif self._seconds is not None and self._failed >= self._groups and seconds >= self._seconds:
             raise AgentError(self._message(f"nothing has worked for {seconds:.0f} s (agl.failure.stall_seconds)"))
-
-    async def close(self) -> None:
-        """Nothing is held."""
 
     def _message(self, since: str) -> str:
         return f"{since}: {all_failed(f'the last {self._failed} groups', self._kinds, self._first_error)}"
 
 
-def refuse_unrewarded(executions: Sequence[Execution]) -> None:
-    """Raise RewardError when the one thing that all of these lack is a reward: a setting, not bad luck."""
-    if executions and all(execution.failure == UNREWARDED for execution in executions):
-        raise RewardError(executions[0].error)
+def refuse_unrewarded(kinds: Counter[str], error: str) -> None:
+    """Raise RewardError if a missing reward is the only kind of failure: that is a setting, not bad luck."""
+    if set(kinds) == {UNREWARDED}:
+        raise RewardError(error)
 
 
 def all_failed(who: str, kinds: Counter[str], error: str) -> str:
-    """The message when nothing of `who` works. kinds: how many executions failed at each boundary."""
+    """Format the error for when every execution of `who` failed. kinds: failed executions per boundary."""
     counts = ", ".join(f"{kind or 'nothing to train'} {count}" for kind, count in kinds.most_common())
     most = max(kinds, key=lambda kind: kinds[kind], default="")
     shown = f"; the first error:\n{error.rstrip()}" if error else ""

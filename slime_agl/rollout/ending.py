@@ -1,4 +1,4 @@
-"""What becomes of the groups that a batch does not need: put back, parked, or left to go on."""
+"""Handle the groups that a batch does not need: put back (sync), parked (partial), or left running (async)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from slime_agl.errors import InvariantError
 from slime_agl.rollout.executions import Entry
-from slime_agl.rollout.pool import Pool, Run
+from slime_agl.rollout.pool import ActiveGroup, Pool
 from slime_agl.rollout.tally import Tally
 from slime_agl.runtime import Runtime
 
@@ -16,55 +16,55 @@ class Ending(Protocol):
     """The end of a step, and the beginning of the next one."""
 
     async def begin(self, step: int) -> None:
-        """Make what earlier steps left go on. Called before anything else in a step."""
+        """Resume what earlier steps left. Called before anything else in a step."""
 
     async def end(self, step: int) -> list[list[Entry]]:
-        """The batch is full. Returns the finished groups that will not be delivered."""
+        """Handle the rest once the batch is full. Returns the finished groups that will not be delivered."""
         ...
 
     def count(self, tally: Tally, ages: Sequence[int], seconds: float) -> None:
-        """Put this way's own numbers into the metrics. ages: steps from start to delivery, of each group delivered."""
+        """Add this mode's own metrics. ages: steps from start to delivery, per delivered group."""
 
 
 class PutBack:
-    """Sealed, aborted, cancelled, and back to the data source; the engine is idle when `end` returns."""
+    """Seal, abort, cancel, and put back into the data source; the engine is idle when `end` returns."""
 
     def __init__(self, runtime: Runtime, pool: Pool) -> None:
         self._runtime, self._pool = runtime, pool
         self._put_back = self._lost = 0
 
     async def begin(self, step: int) -> None:
-        """Nothing was left."""
+        """Nothing to resume."""
 
     async def end(self, step: int) -> list[list[Entry]]:
-        runs = await self._pool.end_all()
-        if runs:
-            if self._pool.put_back(run.group for run in runs):
-                self._put_back = len(runs)
+        active = await self._pool.end_all()
+        if active:
+            if self._pool.put_back(one.group for one in active):
+                self._put_back = len(active)
             else:
-                self._lost = len(runs)
+                self._lost = len(active)
         await self._runtime.quiet()
-        return _results(runs)
+        return _results(active)
 
     def count(self, tally: Tally, ages: Sequence[int], seconds: float) -> None:
         tally.count("put_back_groups", self._put_back)
         tally.count("dropped_groups/over_sampled", self._lost)
 
 
-def _results(runs: Sequence[Run]) -> list[list[Entry]]:
-    """What has finished. Raises InvariantError when a group found one broken; other errors ended with their group."""
+def _results(active: Sequence[ActiveGroup]) -> list[list[Entry]]:
+    """Entries of the groups that finished. Raises a group's InvariantError; other errors end with their group."""
     results = []
-    for run in runs:
-        error = None if run.task.cancelled() else run.task.exception()
+    for one in active:
+        error = None if one.task.cancelled() else one.task.exception()
         if isinstance(error, InvariantError):
             raise error
-        if error is None and not run.task.cancelled():
-            results.append(run.task.result())
+        if error is None and not one.task.cancelled():
+            results.append(one.task.result())
     return results
 
 
 class Park:
-    """Held until the next step, agents alive; the engine is idle when `end` returns."""
+    """Pause until the next step with agents alive; the engine is idle when `end` returns."""
 
     def __init__(self, runtime: Runtime, pool: Pool) -> None:
         self._runtime, self._pool = runtime, pool
@@ -83,7 +83,7 @@ class Park:
 
 
 class GoOn:
-    """Left alone: agents go on while the trainer trains."""
+    """Leave agents running while the trainer trains."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -1,23 +1,20 @@
-"""What slime calls."""
+"""The entry point that slime calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from slime_agl.assemble import live_runtime, shutdown
 from slime_agl.config import Config
 from slime_agl.host import RolloutArgs, RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime_agl.rollout.admission import Admission, Ahead, Batchwise
-from slime_agl.rollout.books import Books
 from slime_agl.rollout.ending import Ending, GoOn, Park, PutBack
 from slime_agl.rollout.evaluate import evaluate
 from slime_agl.rollout.lasting import Lasting
 from slime_agl.rollout.pool import Pool
-from slime_agl.rollout.recorder import Recorder
+from slime_agl.rollout.recorder import Books
 from slime_agl.rollout.refusals import check_supported
 from slime_agl.rollout.support import check_generate_functions, warn
-from slime_agl.rollout.tally import Tally
 from slime_agl.rollout.train import TrainStep
 from slime_agl.rollout.workshop import Workshop
 from slime_agl.runtime import Runtime
@@ -30,17 +27,17 @@ def generate(
 ) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
     """Run the agent for one training step, or over the eval datasets: slime's `--rollout-function-path`.
 
-    args: slime's Namespace with `args.agl`. rollout_id: number of the step.
+    args: slime's Namespace with `args.agl`. rollout_id: the step's number.
     Training returns `rollout_batch_size` groups of `n_samples_per_prompt` entries, ordered by sample
-    index; an entry is a Sample, or, when any execution of the batch fanned out, a list of Samples
-    that share `rollout_id`. When it returns, nothing is in flight at the engine, except under `agl.async`.
+    index; an entry is a Sample or, if any execution of the batch gave several, a list of Samples
+    that share `rollout_id`. On return nothing is in flight at the engine, except under `agl.async`.
 
     Raises:
         ConfigError: a flag, a key of `agl:` or a data row has to be changed; an execution gave several Samples and
             slime would mix their groups.
         EngineUnavailable: the router does not answer.
         AgentError: no execution works; carries the first traceback.
-        RewardError: no execution of a first batch has a reward, and no option gives it one; or an option fails.
+        RewardError: no execution of the first batch has a reward and no option gives one, or an option fails.
         InvariantError: a token invariant broke.
     """
     config = Config.read(getattr(args, "agl", None))
@@ -50,8 +47,7 @@ def generate(
     runtime = live_runtime(config, read)
     lasting = Lasting.of(runtime, read)
     check_generate_functions(read, lasting.register, evaluation=evaluation)
-    recorder = Recorder(runtime, read, "eval" if evaluation else "step", rollout_id)
-    books = Books(Tally("eval" if evaluation else "rollout"), recorder)
+    books = Books(runtime, read, rollout_id, evaluation=evaluation)
 
     async def step() -> RolloutFnTrainOutput | RolloutFnEvalOutput:
         await runtime.begin_step(rollout_id, read.rollout_temperature, read.rollout_top_p)
@@ -72,7 +68,10 @@ def generate(
         )
         return await train.run()
 
-    output = _closing(runtime, step, recorder)
+    try:
+        output = runtime.run(step())
+    finally:
+        books.close()
     if not evaluation and hasattr(data_source, "step_ended"):
         data_source.step_ended(rollout_id, lasting.outstanding)
     return output
@@ -90,10 +89,3 @@ def _ending(config: Config, args: RolloutArgs, runtime: Runtime, pool: Pool) -> 
     if config.async_.enabled:
         return GoOn(pool)
     return Park(runtime, pool) if args.partial_rollout else PutBack(runtime, pool)
-
-
-def _closing(runtime: Runtime, step: Callable[[], Coroutine[Any, Any, Any]], recorder: Recorder) -> Any:
-    try:
-        return runtime.run(step())
-    finally:
-        recorder.close()

@@ -1,19 +1,20 @@
-"""An evaluation: every row of slime's eval datasets, executed in mode `val`."""
+"""An evaluation: one execution per row and sample of slime's eval datasets."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from tqdm import tqdm
 
 from slime_agl.errors import AgentError, ConfigError
 from slime_agl.host import EvalPrompts, RolloutArgs, RolloutFnEvalOutput, Sample, eval_entry
-from slime_agl.rollout.books import Books
 from slime_agl.rollout.brake import Brake, all_failed, refuse_unrewarded
 from slime_agl.rollout.executions import Entry, Executor, Limits, ended
+from slime_agl.rollout.recorder import Books
 
 logger = logging.getLogger(__name__)
 
@@ -21,12 +22,12 @@ logger = logging.getLogger(__name__)
 async def evaluate(
     args: RolloutArgs, executor: Executor, prompts: EvalPrompts, books: Books, brake: Brake
 ) -> RolloutFnEvalOutput:
-    """Run all eval datasets side by side; one Sample an execution, in row order.
+    """Run all eval datasets concurrently; one Sample per execution, in row order.
 
     Raises:
         ConfigError: --group-rm, which slime has for training only.
-        AgentError: no execution of a dataset was usable, and none of the run before. Later it is logged, and counts as
-            the failures that it is: an evaluation does not end a run that works.
+        AgentError: no execution of a dataset was usable, nor any before in this run. Once something has worked, this
+            is logged instead: an evaluation does not end a working run.
     """
     if args.group_rm:
         raise ConfigError(
@@ -47,7 +48,7 @@ async def evaluate(
 async def _one(
     args: RolloutArgs, executor: Executor, prompts: EvalPrompts, config: Any, books: Books, brake: Brake
 ) -> dict[str, list[Any]]:
-    async def run(sample: Sample, sampling: dict[str, Any]) -> Entry:
+    async def run(sample: Sample, sampling: Mapping[str, object]) -> Entry:
         entry = await executor.run(sample, sampling, limits)
         books.enter([entry])
         return entry
@@ -68,7 +69,7 @@ async def _one(
         kinds = Counter(execution.failure for execution in executions)
         message = all_failed(f"eval dataset {config.name}", kinds, error)
         if not brake.worked:
-            refuse_unrewarded(executions)
+            refuse_unrewarded(kinds, error)
             raise AgentError(message)
         logger.error("%s", message)
     elif entries:

@@ -1,4 +1,4 @@
-"""One Sample from the data source becomes one execution, and its Samples with their rewards."""
+"""Turn a Sample of the data source into an execution, and that into Samples with rewards."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from slime_agl.config import FailureConfig
 from slime_agl.errors import InvariantError
 from slime_agl.execution import Execution, Job, Watcher
-from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, OVERFLOW_WORDS
+from slime_agl.gateway.refusal import CONTEXT_OVERFLOW
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
-from slime_agl.rollout.register import Register
+from slime_agl.reward import ShapedReward
 from slime_agl.rollout.replay import require_replay
 from slime_agl.rollout.rewards import Rewarder, no_reward
 from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import check_fan_out, warn_of_many_samples
+from slime_agl.rollout.support import Register, check_fan_out, warn_of_many_samples
 from slime_agl.rollout.tasks import TaskBuilder
 from slime_agl.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """response: most tokens of a turn. context: most tokens of a segment. None for what the engine allows."""
+    """response: maximum tokens per turn. context: maximum tokens per segment. None: the engine's own limit."""
 
     response: int | None
     context: int | None
@@ -34,9 +33,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What an execution gave: at least one Sample. usable: whether anything of it trains or counts.
+    """An execution and its Samples, at least one. usable: something of it trains or counts.
 
-    off_policy: tokens that were masked because older weights sampled them.
+    off_policy: number of tokens masked because older weights sampled them.
     """
 
     samples: list[Sample]
@@ -47,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
-    """Runs executions of one step and mode. Parts come in; nothing here is global.
+    """Runs the executions of one step, in training or evaluation.
 
     bare: leave slime's sample hooks and reward options to the caller. max_attempts, watcher: see Job.
     """
@@ -57,7 +56,7 @@ class Executor:
     args: RolloutArgs
     failure: FailureConfig
     step: int
-    mode: Literal["train", "val"]
+    evaluation: bool
     tasks: TaskBuilder
     builder: SampleBuilder
     rewarder: Rewarder
@@ -65,16 +64,12 @@ class Executor:
     max_attempts: int | None = None
     watcher: Watcher | None = None
 
-    @property
-    def _evaluation(self) -> bool:
-        return self.mode == "val"
-
     def watched_by(self, watcher: Watcher) -> Executor:
-        """The same with another watcher."""
+        """A copy with another watcher."""
         return dataclasses.replace(self, watcher=watcher)
 
-    async def run(self, source: Sample, sampling: Mapping[str, Any], limits: Limits) -> Entry:
-        """Run the agent on one Sample. A failed execution is data: it comes back as a masked placeholder."""
+    async def run(self, source: Sample, sampling: Mapping[str, object], limits: Limits) -> Entry:
+        """Run the agent on one Sample. A failed execution is data: it returns as a masked placeholder."""
         session_key = source.session_id or str(uuid.uuid4())
         execution = await self.execute(source, sampling, limits, session_key=session_key)
         entry = await self.entry(source, execution)
@@ -83,50 +78,50 @@ class Executor:
         return entry
 
     async def execute(
-        self, source: Sample, sampling: Mapping[str, Any], limits: Limits, *, session_key: str
+        self, source: Sample, sampling: Mapping[str, object], limits: Limits, *, session_key: str
     ) -> Execution:
-        """The first half of `run`: the agent. session_key: pins its turns to one engine."""
+        """First half of `run`: the agent. session_key: pins its turns to one engine."""
         job = Job(
             task=self.tasks(source),
-            mode=self.mode,
+            lane="val" if self.evaluation else "train",
             session_key=session_key,
             sampling=sampling,
             response_limit=limits.response,
             context_limit=limits.context,
-            experts_width=None if self._evaluation else self.args.experts_width,
+            experts_width=None if self.evaluation else self.args.experts_width,
             max_attempts=self.max_attempts,
             watcher=self.watcher,
         )
         return await self.runtime.execute(job)
 
     def _judged(self, source: Sample, execution: Execution) -> Execution:
-        """The execution with what its reward says of its end: without one it failed, with one a full context is no failure."""
+        """Judge an execution by its reward: without one it failed; with one, a full context is not a failure."""
         if not execution.segments:
             return execution
         rewarded = self.rewarder.can_reward(execution, source)
         if not execution.failure and not rewarded and not self.bare:
             return dataclasses.replace(execution, failure="no_reward", error=no_reward(execution.rollout_id))
         if rewarded and cut_by_context(execution):
-            # What it did so far trains, and the Sample that ran out says that it is truncated.
+            # What it did so far trains; the Sample that ran out of context is marked as truncated.
             counters = execution.counters + Counter(cut_by_context=1)
             return dataclasses.replace(execution, failure="", counters=counters)
         return execution
 
     def discard(self, entries: Sequence[Entry]) -> None:
-        """Count what finished executions sampled as lost, because nothing will come of their group."""
+        """Count the sampled tokens of finished executions as lost: their group is given up."""
         for entry in entries:
             self.register.lose(entry.execution.account.sampled + entry.execution.superseded.total())
 
     async def entry(self, source: Sample, execution: Execution) -> Entry:
-        """The second half of `run`: Samples and rewards.
+        """Second half of `run`: Samples and rewards.
 
         Raises:
-            RewardError: `agl.reward` or an option of slime's gives none.
-            InvariantError: a Sample does not hold what the engine was shown and answered, or replay data is missing.
+            RewardError: `agl.reward` or slime's reward option gives none.
+            InvariantError: a Sample differs from what the engine received and answered, or lacks replay data.
         """
         number = source.index if source.index is not None else self.register.next_number()
         entry = await self._made(source, execution, number)
-        if not self._evaluation:
+        if not self.evaluation:
             for sample in entry.samples:
                 require_replay(self.args, sample)
         return entry
@@ -135,10 +130,10 @@ class Executor:
         execution = self._judged(source, execution)
         build = self.builder.build
         if any(turn.media is not None for turn in execution.ledger.turns):
-            samples = await asyncio.to_thread(build, source, execution, number)  # images are slow to process
+            samples = await asyncio.to_thread(build, source, execution, number)  # processing images is slow
         else:
             samples = build(source, execution, number)
-        if not self._evaluation:
+        if not self.evaluation:
             check_fan_out(self.args, execution, samples)
             warn_of_many_samples(execution, self.register)
         policy = self.failure.policy(execution.failure) if execution.failure else ""
@@ -147,49 +142,51 @@ class Executor:
         rewards = await self._rewards(execution, self.failure.negative_reward if policy == "negative" else None)
         for sample, reward in zip(samples, rewards, strict=True):
             sample.reward = reward
-        if self._evaluation:
+        if self.evaluation:
             samples = [_last(samples, execution)]
         samples = await self._hooked(samples)
-        if not (self.bare or (self.args.group_rm and not self._evaluation)):
-            await self.rewarder.score(samples, evaluation=self._evaluation)
+        if not (self.bare or (self.args.group_rm and not self.evaluation)):
+            await self.rewarder.score(samples, evaluation=self.evaluation)
         return Entry(samples, execution, True)
 
-    async def _rewards(self, execution: Execution, negative: float | None) -> list[Any]:
-        """One reward for each segment; an evaluation reports the outcome whatever `agl.credit` says."""
+    async def _rewards(self, execution: Execution, negative: float | None) -> Sequence[ShapedReward | None]:
+        """One reward per segment; an evaluation reports the outcome whatever `agl.credit` says."""
         if negative is not None:
             return [self._of_failure(negative)] * len(execution.segments)
-        if self._evaluation:
+        if self.evaluation:
             return [await self.rewarder.own(execution, evaluation=True)] * len(execution.segments)
         return await self.rewarder.credits(execution)
 
     async def _failed(self, source: Sample, execution: Execution, number: int, samples: list[Sample]) -> Entry:
-        """The masked placeholder. Hooks see it as slime's do, so that a field they set is on every Sample of a batch."""
+        """The masked placeholder. Sample hooks run on it too, so a field they set is on every Sample of a batch."""
         reward = self._of_failure(0.0)
-        if self._evaluation and samples:
+        if self.evaluation and samples:
             samples = [_last(samples, execution)]
-        masked = self.builder.mask(samples, reward) if samples else [
-            self.builder.placeholder(source, execution, number, reward)
-        ]  # fmt: skip
+        masked = (
+            self.builder.mask(samples, reward)
+            if samples
+            else [self.builder.placeholder(source, execution, number, reward)]
+        )
         return Entry(self.builder.mask(await self._hooked(masked), reward), execution, False)
 
     async def _hooked(self, samples: list[Sample]) -> list[Sample]:
         if self.bare:
             return samples
         return await apply_rollout_sample_hooks(
-            self.args.raw, samples, evaluation=self._evaluation, rollout_id=self.step
+            self.args.raw, samples, evaluation=self.evaluation, rollout_id=self.step
         )
 
-    def _of_failure(self, reward: float) -> Any:
-        return self.rewarder.of_failure(reward, evaluation=self._evaluation)
+    def _of_failure(self, reward: float) -> ShapedReward:
+        return self.rewarder.of_failure(reward, evaluation=self.evaluation)
 
 
 async def run_group(
-    executor: Executor, group: Sequence[Sample], samplings: Sequence[Mapping[str, Any]], limits: Limits
+    executor: Executor, group: Sequence[Sample], samplings: Sequence[Mapping[str, object]], limits: Limits
 ) -> list[Entry]:
-    """Run the executions of a group side by side; under --group-rm, score them together.
+    """Run the executions of a group concurrently; under --group-rm, score them together.
 
-    When one raises, or the group is cancelled, all have ended before the error travels on; what those that had
-    finished sampled is counted as aborted.
+    If one raises, or the group is cancelled, all end before the error propagates; the sampled tokens of those that had
+    finished count as aborted.
     """
     tasks = [
         asyncio.ensure_future(executor.run(sample, sampling, limits))
@@ -211,10 +208,10 @@ async def run_group(
     return entries
 
 
-async def ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+async def ended(tasks: Sequence[asyncio.Task[object]]) -> None:
     """Cancel tasks and wait until they have unwound.
 
-    One that is unwinding already is left to it: a second cancellation would end it before its session is sealed.
+    A task that is already being cancelled is not cancelled again: that would interrupt its cleanup.
     """
     for task in tasks:
         if not task.cancelling():
@@ -223,12 +220,12 @@ async def ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def cut_by_context(execution: Execution) -> bool:
-    """Whether the agent ended by not catching the refusal of a prompt that had no room left in the context."""
-    told = CONTEXT_OVERFLOW in execution.error or OVERFLOW_WORDS in execution.error
+    """Return True if the agent ended because it did not catch the refusal of a prompt that exceeds the context."""
+    told = execution.error_code == CONTEXT_OVERFLOW
     return execution.failure == "agent_error" and bool(execution.ledger.full) and told
 
 
 def _last(samples: list[Sample], execution: Execution) -> Sample:
-    """The sample that holds the last turn: an evaluation counts an execution once."""
+    """The Sample with the last turn: an evaluation counts an execution once."""
     ends = [segment.turns[-1].index for segment in execution.segments]
     return samples[ends.index(max(ends))]

@@ -1,4 +1,4 @@
-"""Fixed micro-batches that come out even, however many Samples executions gave."""
+"""Pad a step so that slime's fixed micro-batches divide evenly."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from slime_agl.host.trainer import Schedule
 
 
 def fill(groups: list[list[Any]], schedule: Schedule) -> int:
-    """Add masked Samples to a batch whose entries are lists, until each training step divides; returns their number.
+    """Add masked Samples to a batch whose entries are lists until every optimizer batch divides; return their number.
 
-    slime cuts a batch into training steps of `schedule.executions` executions, in order. What a step lacks is added to
-    the execution with the step's shortest Sample, as masked copies of that one: they have every field that the others
-    have, train nothing, count in no baseline, and the execution stays one.
+    slime cuts the batch of a step into optimizer batches of `schedule.executions` executions, in order. Missing Samples
+    are added to the execution with the shortest Sample of the optimizer batch, as masked copies of it: they have every
+    field that the others have, train nothing and count in no baseline.
     """
     entries = [entry for group in groups for entry in group]
     added = 0
     for start in range(0, len(entries) - schedule.executions + 1, schedule.executions):
-        step = entries[start : start + schedule.executions]
-        missing = schedule.missing(sum(len(entry) for entry in step))
+        batch = entries[start : start + schedule.executions]
+        missing = schedule.missing(sum(len(entry) for entry in batch))
         if missing:
             entry, shortest = min(
-                ((entry, sample) for entry in step for sample in entry), key=lambda pair: len(pair[1].tokens)
+                ((entry, sample) for entry in batch for sample in entry), key=lambda pair: len(pair[1].tokens)
             )
             entry += [_masked(shortest) for _ in range(missing)]
             added += missing

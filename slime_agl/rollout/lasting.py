@@ -1,4 +1,4 @@
-"""What outlives a step."""
+"""The state that outlives a step."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from slime_agl.outstanding import Outstanding
 from slime_agl.rollout.brake import Brake
 from slime_agl.rollout.one_by_one import OneByOne
 from slime_agl.rollout.pool import Pool
-from slime_agl.rollout.register import Register
+from slime_agl.rollout.support import Register
 from slime_agl.runtime import Runtime
 
 ABORTED = "aborted_tokens"
-# What agents that outlive their end, or reach beyond it, have caused.
-CONTAINED = (
-    "late_requests", "dropped_calls", "abandoned_threads", "abandoned_tasks", "leaked_tasks", "mixed_calls", "exits_caught",
-    "blocked_loops", "blocked_seconds", "ended_processes", "left_processes",
-)  # fmt: skip
+# Counts of what agents did after their end or beyond their own attempt.
+CONTAINED = tuple(
+    """
+    late_requests dropped_calls abandoned_threads abandoned_tasks leaked_tasks mixed_calls exits_caught
+    blocked_loops blocked_seconds ended_processes left_processes
+    """.split()
+)
 
 
 class Lasting:
-    """All that goes on from step to step on one runtime, and ends with it. Lives on the runtime's loop."""
+    """Everything that lasts from step to step on one runtime and ends with it. Used on the runtime's loop."""
 
     def __init__(self, runtime: Runtime, args: RolloutArgs) -> None:
         self._runtime = runtime
@@ -35,11 +37,11 @@ class Lasting:
 
     @classmethod
     def of(cls, runtime: Runtime, args: RolloutArgs) -> Lasting:
-        """The runtime's; `args` are those of the step that asks first."""
+        """Return the runtime's own, made with the `args` of the first step that asks."""
         return runtime.keep(cls, lambda: cls(runtime, args))
 
     async def new_counts(self) -> Counter[str]:
-        """What the runtime contained, and `aborted_tokens`, since the last call; names that are zero are left out."""
+        """Counts of CONTAINED and `aborted_tokens` since the last call, without zeros."""
         counts = await self._runtime.metrics()
         now = Counter({name: int(counts.get(name, 0)) for name in (*CONTAINED, ABORTED)})
         new, self._counted = now - self._counted, now

@@ -1,4 +1,4 @@
-"""--mask-offpolicy-in-partial-rollout: tokens that older weights sampled do not train."""
+"""--mask-offpolicy-in-partial-rollout: mask tokens that older weights sampled."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from slime_agl.trace.segments import Segment
 
 
 def mask_older(entry: Entry, version: str) -> Entry:
-    """Zero the loss mask of every token that other weights than `version` sampled; the entry counts those that trained.
+    """Zero the loss mask of every token that weights other than `version` sampled; `off_policy` counts them.
 
     Raises:
-        HostError: a sample hook changed the length of a response, so its tokens cannot be told apart.
+        HostError: a sample hook changed the length of a response, so tokens and weights cannot be matched.
     """
     masked = 0
     segments = entry.execution.segments
@@ -25,13 +25,14 @@ def mask_older(entry: Entry, version: str) -> Entry:
                 f"sample {sample.index}: its response has {sample.response_length} tokens, its execution gave it "
                 f"{len(older)}; with --mask-offpolicy-in-partial-rollout a sample hook must not change the length"
             )
-        masked += sum(1 for mark, trains in zip(older, sample.loss_mask, strict=True) if mark and trains)
-        sample.loss_mask = [0 if mark else trains for mark, trains in zip(older, sample.loss_mask, strict=True)]
+        pairs = list(zip(older, sample.loss_mask or (), strict=True))
+        masked += sum(1 for is_older, trains in pairs if is_older and trains)
+        sample.loss_mask = [0 if is_older else trains for is_older, trains in pairs]
     return dataclasses.replace(entry, off_policy=masked)
 
 
 def _older(segment: Segment, version: str) -> Iterator[bool]:
-    """For each token of the response, whether other weights sampled it."""
+    """For each token of the response: True if other weights sampled it."""
     first = segment.first_trained
     for at, turn in enumerate(segment.turns[first:], first):
         if at > first:

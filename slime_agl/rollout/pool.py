@@ -1,31 +1,33 @@
-"""Groups under way, across the steps of a run."""
+"""Active groups, from the data source to a batch, across the steps of a run."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from slime_agl.errors import HostError
 from slime_agl.host import Sample
+from slime_agl.loops import Work
 from slime_agl.outstanding import Outstanding
 from slime_agl.rollout.executions import Entry, ended
 
 logger = logging.getLogger(__name__)
 
 Group = list[Sample]
-# Whether the group at this place, from the oldest, may let younger ones go first.
-MayWait = Callable[[int, "Run"], bool]
+# True if younger groups may overtake the one at this place, counted from the oldest.
+MayWait = Callable[[int, "ActiveGroup"], bool]
 
 
 @dataclass(eq=False, slots=True)
-class Run:
-    """A group that was admitted. group: the data source's own samples, which nothing changes.
+class ActiveGroup:
+    """A group that has been admitted and is in no batch yet, finished or not.
 
-    step: the step in which the first of its executions began; None while all of them wait for room.
+    group: the data source's own samples, which nothing changes. step: the step in which the first of its executions
+    began; None while all of them wait for a slot.
     """
 
     group: Group
@@ -33,109 +35,109 @@ class Run:
     task: asyncio.Task[list[Entry]] = field(init=False)
 
     def begin(self, step: int) -> None:
-        """One of its executions has begun. step: the latest one; between two, what begins counts for the one that was."""
+        """One of its executions has begun. step: the latest one; between two steps, the earlier."""
         if self.step is None:
             self.step = step
 
     def age(self, step: int) -> int:
-        """Steps from its beginning to `step`."""
+        """Steps between its beginning and `step`."""
         return 0 if self.step is None else step - self.step
 
 
 class Pool:
-    """Owner of all groups between data source and batch, oldest first. Lives on the runtime's event loop."""
+    """Owns all groups between data source and batch, oldest first. Used on the runtime's event loop."""
 
     def __init__(self, outstanding: Outstanding) -> None:
-        self.runs: list[Run] = []
+        self.active: list[ActiveGroup] = []
         self._outstanding = outstanding
         self._source: Any = None
         self._idle_since: float | None = time.monotonic()
         self._idle_seconds = 0.0
 
     def __len__(self) -> int:
-        return len(self.runs)
+        return len(self.active)
 
     @property
     def waiting(self) -> int:
-        """Groups that have finished and are in no batch yet."""
-        return sum(run.task.done() for run in self.runs)
+        """Number of groups that have finished and are in no batch yet."""
+        return sum(one.task.done() for one in self.active)
 
     @property
     def under_way(self) -> int:
-        return len(self.runs) - self.waiting
+        return len(self.active) - self.waiting
 
     def slow(self, step: int) -> int:
-        """Groups that began before `step` and have not finished."""
-        return sum(run.age(step) > 0 and not run.task.done() for run in self.runs)
+        """Number of groups that began before `step` and have not finished."""
+        return sum(one.age(step) > 0 and not one.task.done() for one in self.active)
 
     def take_idle_seconds(self) -> float:
-        """Seconds in which no group was under way, since this was asked last."""
+        """Seconds since the last call in which no group was running."""
         self._count_idle()
         seconds, self._idle_seconds = self._idle_seconds, 0.0
         return seconds
 
     def fetch(self, source: Any, count: int) -> list[Group]:
-        """Take groups from the data source; fewer, or none, when it is exhausted."""
+        """Take groups from the data source; fewer or none if it is exhausted."""
         self._source = source
         groups = source.get_samples(count) or []
         self._outstanding.take(groups)
         return groups
 
-    def start(self, group: Group, work: Callable[[Run], Coroutine[Any, Any, list[Entry]]]) -> Run:
-        """Run the work of a group that was fetched; the work says when it begins."""
+    def start(self, group: Group, work: Callable[[ActiveGroup], Work[list[Entry]]]) -> ActiveGroup:
+        """Run the work of a fetched group; the work reports when it begins."""
         self._count_idle()
-        run = Run(group)
-        run.task = asyncio.ensure_future(work(run))
-        run.task.add_done_callback(lambda _: self._count_idle())
-        self.runs.append(run)
-        return run
+        active = ActiveGroup(group)
+        active.task = asyncio.ensure_future(work(active))
+        active.task.add_done_callback(lambda _: self._count_idle())
+        self.active.append(active)
+        return active
 
-    async def next(self, may_wait: MayWait) -> Run:
-        """The oldest group that has finished; older ones that have not are passed over while they may wait.
+    async def next(self, may_wait: MayWait) -> ActiveGroup:
+        """Wait for the oldest finished group, passing over older unfinished ones that may wait.
 
-        It stays in the pool until it is removed. What its work raised is raised by its task's result.
+        It stays in the pool until removed. Its task's result raises what its work raised.
 
         Raises:
             HostError: no group is left to wait for.
         """
-        while self.runs:
-            for place, run in enumerate(self.runs):
-                if run.task.done():
-                    return run
-                if not may_wait(place, run):
+        while self.active:
+            for place, active in enumerate(self.active):
+                if active.task.done():
+                    return active
+                if not may_wait(place, active):
                     break
-            pending = [run.task for run in self.runs if not run.task.done()]
+            pending = [one.task for one in self.active if not one.task.done()]
             await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         raise HostError("the data source gave no more groups, and none is under way; give it more rows")
 
-    def remove(self, run: Run) -> None:
-        """A finished group has found its place, or was dropped."""
-        self.runs.remove(run)
+    def remove(self, active: ActiveGroup) -> None:
+        """Remove a group that was kept or dropped."""
+        self.active.remove(active)
 
-    async def end_all(self) -> list[Run]:
-        """End what is under way, and return all groups, finished or not; the pool is empty then.
+    async def end_all(self) -> list[ActiveGroup]:
+        """End running groups, empty the pool, and return all groups, finished or not.
 
-        What a group raised that nobody asked for is not told again: one error has ended the step.
+        Their errors are not reported: one error has already ended the step.
         """
-        runs, self.runs = self.runs, []
-        await ended([run.task for run in runs])
-        return runs
+        all_active, self.active = self.active, []
+        await ended([one.task for one in all_active])
+        return all_active
 
     def put_back(self, groups: Iterable[Group]) -> bool:
-        """Give groups back to the data source; False when it takes none back, and they are lost to it."""
+        """Return groups to the data source. False if it is read-only, and the groups are lost to it."""
         groups = list(groups)
         self._outstanding.forget(groups)
         try:
             self._source.add_samples(groups)
         except (RuntimeError, AttributeError, NotImplementedError) as error:
-            # A read-only data source.
+            # The data source is read-only.
             logger.warning("%d unused groups could not be put back: %s", len(groups), error)
             return False
         return True
 
     async def close(self) -> None:
-        """End what is under way, and put all groups back."""
-        if groups := [run.group for run in await self.end_all()]:
+        """End running groups and put all groups back."""
+        if groups := [one.group for one in await self.end_all()]:
             self.put_back(groups)
 
     def _count_idle(self) -> None:

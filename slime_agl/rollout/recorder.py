@@ -1,4 +1,4 @@
-"""An execution and its Samples as they are recorded."""
+"""The books of a step: its counts, and its record in `agl.record_dir`."""
 
 from __future__ import annotations
 
@@ -11,32 +11,36 @@ from slime_agl import __version__
 from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample
 from slime_agl.record.run import SUFFIX, RecordedExecution, RecordedSample, RecordWriter
+from slime_agl.rollout.executions import Entry
+from slime_agl.rollout.tally import Tally
 from slime_agl.runtime import Runtime
 
 LONGEST_ATTRIBUTE = 2000
-# Arguments of slime that decide what the engine is shown, what the agent is told and what it is paid.
-ARGUMENTS = (
-    "chat_template_path", "apply_chat_template_kwargs", "sglang_tool_call_parser", "sglang_reasoning_parser",
-    "rollout_stop", "rollout_stop_token_ids", "rollout_skip_special_tokens", "rollout_max_context_len",
-    "eval_max_context_len", "rollout_temperature", "rollout_top_p", "rollout_top_k", "use_rollout_routing_replay",
-    "num_layers", "moe_router_topk", "sglang_router_ip", "sglang_router_port", "sglang_model_routers",
-    "rollout_sample_hook_path", "custom_rm_path", "rm_type", "group_rm", "reward_key", "eval_reward_key",
-)  # fmt: skip
+# Arguments of slime that decide prompts, the agent's answers and rewards.
+ARGUMENTS = tuple(
+    """
+    chat_template_path apply_chat_template_kwargs sglang_tool_call_parser sglang_reasoning_parser rollout_stop
+    rollout_stop_token_ids rollout_skip_special_tokens rollout_max_context_len eval_max_context_len
+    rollout_temperature rollout_top_p rollout_top_k use_rollout_routing_replay num_layers moe_router_topk
+    sglang_router_ip sglang_router_port sglang_model_routers rollout_sample_hook_path custom_rm_path rm_type
+    group_rm reward_key eval_reward_key
+    """.split()
+)
 
 
-class Recorder:
-    """Records the executions of a step in `agl.record_dir`; does nothing when that is not set.
-
-    name: 'step' or 'eval', which with the step's number is the file's name.
+class Books:
+    """The tally of a step, and its record when `agl.record_dir` is set: `step-N` or `eval-N`.
 
     Raises:
-        ConfigError: the file cannot be made.
+        ConfigError: the record's file cannot be created.
     """
 
-    def __init__(self, runtime: Runtime, args: RolloutArgs, name: str, step: int) -> None:
+    def __init__(self, runtime: Runtime, args: RolloutArgs, step: int, *, evaluation: bool) -> None:
         config, renderer = runtime.config, runtime.renderer
+        name = "eval" if evaluation else "step"
+        self.tally = Tally("eval" if evaluation else "rollout")
         self._writer: RecordWriter | None = None
-        # The default task is its row; another one, and a reward function of slime's, may need the row itself.
+        # The default task contains its row; other tasks, and slime's reward functions, may need the row itself.
         self._rows = config.task is not None or args.custom_rm_path is not None
         if config.record_dir is None:
             return
@@ -55,9 +59,12 @@ class Recorder:
         path = Path(config.record_dir) / f"{name}-{step:06d}{SUFFIX}"
         self._writer = RecordWriter(path, header, renderer.token_bytes)
 
-    def write(self, execution: Execution, samples: Sequence[Sample]) -> None:
-        if self._writer is not None:
-            self._writer.write(recorded(execution, samples, with_row=self._rows))
+    def enter(self, entries: Sequence[Entry], unused: str = "") -> None:
+        """Count and record executions. unused: why none of their tokens train, '' when they are delivered."""
+        for entry in entries:
+            self.tally.add(entry.execution, entry.samples, unused=unused, off_policy=entry.off_policy)
+            if self._writer is not None:
+                self._writer.write(recorded(entry.execution, entry.samples, with_row=self._rows))
 
     def close(self) -> None:
         if self._writer is not None:
@@ -65,7 +72,7 @@ class Recorder:
 
 
 def recorded(execution: Execution, samples: Sequence[Sample], *, with_row: bool) -> RecordedExecution:
-    """What is kept of an execution. `samples`: those it gave, scored or not. with_row: keep their row as well."""
+    """The recorded form of an execution. samples: its own, scored or not. with_row: record the data row too."""
     started = min((turn.started for turn in execution.ledger.turns), default=0.0)
     started = min([started, *(span.start_time for span in execution.spans if span.start_time)])
     return RecordedExecution(
@@ -86,11 +93,14 @@ def recorded(execution: Execution, samples: Sequence[Sample], *, with_row: bool)
     )
 
 
-def _row(sample: Sample) -> dict[str, Any]:
+def _row(sample: Sample) -> dict[str, object]:
     metadata = {name: value for name, value in (sample.metadata or {}).items() if name != "agl"}
     return {
-        "prompt": sample.prompt, "label": sample.label, "metadata": metadata, "custom_rm_path": sample.custom_rm_path,
-    }  # fmt: skip
+        "prompt": sample.prompt,
+        "label": sample.label,
+        "metadata": metadata,
+        "custom_rm_path": sample.custom_rm_path,
+    }
 
 
 def _sample(sample: Sample) -> RecordedSample:
@@ -106,8 +116,8 @@ def _sample(sample: Sample) -> RecordedSample:
     )
 
 
-def _span(span: Any, started: float) -> dict[str, Any]:
-    """A span without what the ledger holds in full, and with long texts cut."""
+def _span(span: Any, started: float) -> dict[str, object]:
+    """A span without what the ledger has in full, and with long texts truncated."""
     begin = span.start_time or started
     attributes = {
         name: value[:LONGEST_ATTRIBUTE] if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Options of slime that its trainer or this package cannot join: refused before anything starts, by name."""
+"""Refuse combinations of options that slime's trainer or this package cannot handle, before anything starts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from slime_agl.host.trainer import TrainerArgs
 
 
 def check_supported(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) -> None:
-    """Look at slime's options before anything starts. slimes_loop: slime calls `slime_agl.generate.generate`.
+    """Check slime's options before anything starts. slimes_loop: slime calls `slime_agl.generate.generate`.
 
     Raises:
-        ConfigError: there are problems; it names all of them.
+        ConfigError: names every problem.
     """
     if found := list(problems(args, config, slimes_loop=slimes_loop)):
         raise ConfigError("\n".join(found))
 
 
 def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) -> Iterator[str]:
-    """What stops a run or trains something wrong, and the flag to change."""
+    """Options that would stop a run or train something wrong, with the flag to change."""
     trainer = args.trainer
     yield from _modes(args, config)
     yield from _estimator(args, trainer, slimes_loop=slimes_loop)
@@ -36,24 +36,24 @@ def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) ->
 
 
 def cautions(args: RolloutArgs) -> Iterator[str]:
-    """What works, but not in every case, or not as one might think."""
+    """Options that work, but not in every case or not as expected."""
     trainer = args.trainer
     if mixes_groups(args):
         yield (
-            f"--custom-reward-post-process-path is not set: under --advantage-estimator {args.advantage_estimator} slime "
-            "normalises rewards by position, so the first execution that gives several Samples will stop the run, and "
-            f"masked executions count as reward 0; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
+            f"--custom-reward-post-process-path is not set: under --advantage-estimator {args.advantage_estimator} "
+            "slime normalises rewards by position, so the first execution that gives several Samples will stop the "
+            f"run, and masked executions count as reward 0; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
         )
     if trainer.estimator == "ppo" and trainer.kl_coef and not trainer.use_rollout_logprobs:
         yield (
-            f"--kl-coef {trainer.kl_coef} under --advantage-estimator ppo also counts the KL of tokens that the model did "
-            "not sample, such as tool results: slime's estimator takes no mask. --use-kl-loss --kl-loss-coef leaves "
-            "them out"
+            f"--kl-coef {trainer.kl_coef} under --advantage-estimator ppo also counts the KL of tokens that the model "
+            "did not sample, such as tool results: slime's estimator takes no mask. --use-kl-loss --kl-loss-coef "
+            "leaves them out"
         )
     if passrate_counts_samples(args):
         yield (
-            "--log-passrate stops slime's trainer at the first batch in which an execution gives several Samples; leave "
-            "it out if your agent branches or has subagents"
+            "--log-passrate stops slime's trainer at the first batch in which an execution gives several Samples; "
+            "leave it out if your agent branches or has subagents"
         )
 
 
@@ -80,14 +80,14 @@ def _estimator(args: RolloutArgs, trainer: TrainerArgs, *, slimes_loop: bool) ->
         )
     if trainer.needs_trained_tokens and slimes_loop:
         yield (
-            "a failed execution is a masked Sample, at which --advantage-estimator reinforce_plus_plus stops slime; use "
-            f"--rollout-function-path {ROLLOUT_FUNCTION}, which replaces its group, or reinforce_plus_plus_baseline"
+            "a failed execution is a masked Sample, at which --advantage-estimator reinforce_plus_plus stops slime; "
+            f"use --rollout-function-path {ROLLOUT_FUNCTION}, which replaces its group, or reinforce_plus_plus_baseline"
         )
     if trainer.estimator == "ppo" and trainer.kl_coef and trainer.use_rollout_logprobs:
         yield (
             f"--kl-coef {trainer.kl_coef} with --use-rollout-logprobs under --advantage-estimator ppo takes the KL of "
-            "tokens that the model did not sample, such as tool results, from a logprob of 0; leave --use-rollout-logprobs "
-            "out, or use --use-kl-loss --kl-loss-coef in place of --kl-coef"
+            "tokens that the model did not sample, such as tool results, from a logprob of 0; leave "
+            "--use-rollout-logprobs out, or use --use-kl-loss --kl-loss-coef in place of --kl-coef"
         )
 
 
@@ -99,8 +99,8 @@ def _fixed_batches(trainer: TrainerArgs, config: Config, *, slimes_loop: bool) -
     if slimes_loop:
         if config.generate_returns == "list":
             yield (
-                "agl.generate_returns: list lets an execution give several Samples, and slime's fixed micro-batches stop "
-                f"at a number that does not divide; {mend}"
+                "agl.generate_returns: list lets an execution give several Samples, and slime's fixed micro-batches "
+                f"stop at a number that does not divide; {mend}"
             )
     elif trainer.megatron_config_path:
         yield (
@@ -115,11 +115,11 @@ def _fixed_batches(trainer: TrainerArgs, config: Config, *, slimes_loop: bool) -
 
 
 def mixes_groups(args: RolloutArgs) -> bool:
-    """Whether slime will normalise rewards by position, which mixes groups once an execution gives several Samples."""
+    """Return True if slime normalises rewards by position, which mixes groups if executions give several Samples."""
     return normalises_groups(args) and args.custom_reward_post_process_path is None
 
 
 def passrate_counts_samples(args: RolloutArgs) -> bool:
-    """Whether slime's trainer will demand one Sample for each execution, for its pass rates."""
+    """Return True if slime's trainer needs one Sample per execution, for its pass rates."""
     trainer = args.trainer
     return trainer.log_passrate and args.n_samples_per_prompt > 1 and not trainer.debug_rollout_only

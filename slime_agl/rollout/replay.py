@@ -1,8 +1,8 @@
-"""Replay data of a segment as slime's Sample takes it, and the checks that it lies where it belongs."""
+"""Convert a segment's replay data for slime's Sample, and check its alignment."""
 
 from __future__ import annotations
 
-from typing import Any
+from array import array
 
 import numpy as np
 
@@ -13,18 +13,18 @@ from slime_agl.trace.segments import Segment
 from slime_agl.trace.turn import Sampled
 
 
-def top_p_meta(part: Sampled) -> dict[str, Any]:
-    """The sets of a part's tokens under SGLang's names; nothing when there are none."""
+def top_p_meta(part: Sampled) -> dict[str, object]:
+    """The top-p sets of a part under SGLang's names; empty without any."""
     if part.top_p is None:
         return {}
     return {"top_p_token_ids": _array(part.top_p.ids), "top_p_token_offsets": _array(part.top_p.offsets)}
 
 
-def experts_meta(segment: Segment) -> dict[str, Any]:
-    """The routed experts of all tokens of a segment but the last, under SGLang's name; nothing when there are none.
+def experts_meta(segment: Segment) -> dict[str, np.ndarray]:
+    """Routed experts of all tokens of a segment but the last, under SGLang's name; empty without any.
 
     Raises:
-        InvariantError: they leave tokens out.
+        InvariantError: they do not cover those tokens.
     """
     pieces = [part.experts for turn in segment.turns for part in turn.parts if part.experts is not None]
     if not pieces:
@@ -39,23 +39,19 @@ def experts_meta(segment: Segment) -> dict[str, Any]:
     return {"routed_experts": rows}
 
 
-def placeholder_meta(args: RolloutArgs, token: int) -> dict[str, Any]:
-    """Replay data for a placeholder of two tokens that never trains: `token` alone, and the first experts."""
-    meta: dict[str, Any] = {}
+def placeholder_meta(args: RolloutArgs, token: int) -> dict[str, object]:
+    """Replay data for a two-token placeholder that never trains: the set of `token` alone, and the first experts."""
+    meta: dict[str, object] = {}
     if args.rollout_top_p != 1.0:
         meta |= {"top_p_token_ids": [token], "top_p_token_offsets": [0, 1]}
-    if args.experts_width is not None:
-        # slime takes a layer of nothing but expert 0 for one that was not captured.
-        meta |= {"routed_experts": np.tile(np.arange(args.moe_router_topk, dtype=np.int32), args.num_layers)}
+    if (width := args.experts_width) is not None:
+        # Distinct experts in each layer: slime reads a layer of nothing but expert 0 as one that was not captured.
+        meta |= {"routed_experts": np.arange(width, dtype=np.int32) % (args.moe_router_topk or 1)}
     return meta
 
 
 def require_replay(args: RolloutArgs, sample: Sample) -> None:
-    """Every Sample of a training batch must have what slime replays.
-
-    Raises:
-        InvariantError: it has not.
-    """
+    """Raise InvariantError if a training Sample lacks replay data that slime needs."""
     absent = []
     if args.rollout_top_p != 1.0 and sample.rollout_top_p_token_ids is None:
         absent.append(f"top-p token sets (--rollout-top-p {args.rollout_top_p})")
@@ -66,17 +62,17 @@ def require_replay(args: RolloutArgs, sample: Sample) -> None:
 
 
 def check_replay(sample: Sample, segment: Segment) -> None:
-    """Hold a Sample's replay data against what the engine gave for each token.
+    """Compare a Sample's replay data with what the engine returned for each token.
 
     Raises:
-        InvariantError: a token that trains has another set, or a token other experts.
+        InvariantError: the top-p set of a trained token, or the experts of any token, differ.
     """
     where = f"rollout {segment.rollout_id}, turns {[turn.index for turn in segment.turns]}"
     experts = experts_meta(segment)
-    held = sample.rollout_routed_experts
-    if experts and not np.array_equal(np.asarray(held).reshape(len(held), -1), experts["routed_experts"]):
+    rows = np.asarray(() if sample.rollout_routed_experts is None else sample.rollout_routed_experts)
+    if experts and not np.array_equal(rows.reshape(len(rows), -1), experts["routed_experts"]):
         raise InvariantError(
-            f"routed experts of {len(held)} tokens differ from the {len(experts['routed_experts'])} that the engine "
+            f"routed experts of {len(rows)} tokens differ from the {len(experts['routed_experts'])} that the engine "
             f"gave ({where})"
         )
     ids, offsets = [], [0]
@@ -89,13 +85,16 @@ def check_replay(sample: Sample, segment: Segment) -> None:
             ids += [] if sets is None else sets.ids
     if not ids:
         return
-    mine = sample.rollout_top_p_token_ids, sample.rollout_top_p_token_offsets
-    if not all(np.array_equal(np.asarray(have), want) for have, want in zip(mine, (ids, offsets), strict=True)):
+    mine = [
+        np.asarray(() if values is None else values)
+        for values in (sample.rollout_top_p_token_ids, sample.rollout_top_p_token_offsets)
+    ]
+    if not all(np.array_equal(have, want) for have, want in zip(mine, (ids, offsets), strict=True)):
         raise InvariantError(
             f"top-p sets of {len(mine[1]) - 1} tokens with {len(mine[0])} ids differ from those of {len(offsets) - 1} "
             f"tokens with {len(ids)} ids that the engine gave ({where})"
         )
 
 
-def _array(values: Any) -> np.ndarray:
+def _array(values: array) -> np.ndarray:
     return np.frombuffer(values, dtype=np.int32) if len(values) else np.empty(0, np.int32)

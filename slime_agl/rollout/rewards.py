@@ -1,4 +1,4 @@
-"""Where an execution's reward comes from."""
+"""Rewards of executions: the agent's, `agl.reward`'s, or those of slime's options."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from slime_agl.config import CreditConfig
-from slime_agl.credit.emitted import Emitted
+from slime_agl.credit.emitted import Emitted, Reward
 from slime_agl.credit.per_agent import per_agent
 from slime_agl.credit.per_turn import per_turn
 from slime_agl.errors import RewardError
 from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample, async_rm, batched_async_rm, has_reward_option
-from slime_agl.reward import RewardFunction, ask, shaped
+from slime_agl.reward import RewardFunction, ShapedReward, ask, shaped
 
 FAILED = "failed"
 OURS = ("slime_agl.reward.custom_rm", "slime_agl.reward.custom_group_rm")
 
 
 class Rewarder:
-    """Gives the samples of an execution their reward: the agent's, else agl.reward's, else slime's own options'."""
+    """Rewards the Samples of an execution: from the agent, else `agl.reward`, else slime's own options."""
 
     def __init__(self, args: RolloutArgs, function: RewardFunction | None, credit: CreditConfig) -> None:
         self._args, self._function, self._credit = args, function, credit
 
-    def shape(self, reward: Any, source: str, *, evaluation: bool) -> Any:
+    def shape(self, reward: Reward, source: str, *, evaluation: bool) -> ShapedReward:
         return shaped(reward, self._key(evaluation), source)
 
-    def of_failure(self, reward: float, *, evaluation: bool) -> Any:
-        """What a failed execution's Samples carry; it has the field that --log-reward-category reads of each of them."""
+    def of_failure(self, reward: float, *, evaluation: bool) -> ShapedReward:
+        """Reward of a failed execution's Samples, with the field that --log-reward-category reads."""
         given = self.shape(reward, "the reward of a failed execution", evaluation=evaluation)
         category = getattr(self._args.raw, "log_reward_category", None)
         if category is None or not isinstance(given, dict):
@@ -39,8 +39,8 @@ class Rewarder:
     def _key(self, evaluation: bool) -> str | None:
         return (self._args.eval_reward_key if evaluation else None) or self._args.reward_key
 
-    async def own(self, execution: Execution, *, evaluation: bool) -> Any:
-        """The reward that the agent or `agl.reward` gives; None when neither does."""
+    async def own(self, execution: Execution, *, evaluation: bool) -> ShapedReward | None:
+        """The reward from the agent or `agl.reward`; None without either."""
         if execution.reward is not None:
             return self.shape(
                 execution.reward, f"the agent's reward in rollout {execution.rollout_id}", evaluation=evaluation
@@ -51,19 +51,19 @@ class Rewarder:
         return None
 
     def can_reward(self, execution: Execution, sample: Sample) -> bool:
-        """Whether anything gives this execution a reward: itself, `agl.reward`, or an option of slime's but ours.
+        """Return True if the agent, `agl.reward`, or a reward option of slime gives this execution a reward.
 
-        `slime_agl.reward.custom_rm` asks the first two only.
+        `slime_agl.reward.custom_rm` does not count: it asks only the first two.
         """
         path = sample.custom_rm_path or self._args.custom_rm_path
         if execution.reward is not None or self._function is not None:
             return True
         return path not in OURS and has_reward_option(self._args.raw, sample)
 
-    async def credits(self, execution: Execution) -> list[Any]:
-        """The reward of each segment in training, as `agl.credit` says; None where slime's options have to give one.
+    async def credits(self, execution: Execution) -> Sequence[ShapedReward | None]:
+        """The training reward of each segment by `agl.credit`; None where slime's options have to give one.
 
-        A reward of `agl.reward` stands for one that the agent gave after its last turn.
+        A reward of `agl.reward` counts as one that the agent gave after its last turn.
         """
         own = await self.own(execution, evaluation=False)
         if own is None or self._credit.mode == "outcome":
@@ -76,19 +76,19 @@ class Rewarder:
         returns = per_turn(emitted, worth, execution.segments, discount=self._credit.discount)
         return [values if isinstance(own, dict) else values[_ONLY] for values in returns]
 
-    def _trained(self, reward: Any, execution: Execution) -> Any:
+    def _trained(self, reward: Reward, execution: Execution) -> ShapedReward:
         return self.shape(reward, f"a reward of the agent in rollout {execution.rollout_id}", evaluation=False)
 
     async def score(self, samples: Sequence[Sample], *, evaluation: bool) -> None:
-        """Ask slime's reward options for the samples that have no reward yet.
+        """Score samples without a reward by slime's reward options.
 
         Raises:
-            RewardError: no option is set, or it gives no finite number.
+            RewardError: no option is set, or it gives something other than a finite number.
         """
         waiting = [sample for sample in samples if sample.reward is None]
         for sample in waiting:
             self._require_option(sample)
-        # slime's batched call passes over a sample's own function, which is to win.
+        # slime's batched call ignores a sample's own function, which takes precedence.
         alone = [sample for sample in waiting if sample.custom_rm_path or len(waiting) == 1]
         together = [sample for sample in waiting if not (sample.custom_rm_path or len(waiting) == 1)]
         for sample in alone:
@@ -102,13 +102,13 @@ class Rewarder:
             _require_number(sample, self._key(evaluation))
 
     async def score_group(self, group: Sequence[list[Sample]], failed: Sequence[bool]) -> None:
-        """With --group-rm: one call for the whole group, in the shape slime shows groups.
+        """Score a whole group in one call (--group-rm), in the shape that slime passes groups.
 
-        A rule of slime's scores each Sample, as it knows no groups.
-        failed: which executions failed; these keep the reward that their policy gave them.
+        A rule (--rm-type) has no notion of groups and scores each Sample.
+        failed: which executions failed; they keep the reward of their failure policy.
 
         Raises:
-            RewardError: no option is set; it gives no finite number, or another number of rewards than it was asked for.
+            RewardError: no option is set, or it gives a non-finite reward or the wrong number of them.
         """
         self._require_option(group[0][0])
         scored = [sample for entry, keeps in zip(group, failed, strict=True) if not keeps for sample in entry]
@@ -121,9 +121,9 @@ class Rewarder:
             _require_number(sample, self._args.reward_key)
 
     async def _of_group(self, group: Sequence[list[Sample]], failed: Sequence[bool]) -> list[Any]:
-        """What the user's function gives the Samples of the executions that did not fail, in order."""
-        shown = [entry[0] for entry in group] if all(len(entry) == 1 for entry in group) else list(group)
-        rewards = await batched_async_rm(self._args.raw, shown)
+        """Rewards by the user's function for the Samples of executions that did not fail, in order."""
+        view = [entry[0] for entry in group] if all(len(entry) == 1 for entry in group) else list(group)
+        rewards = await batched_async_rm(self._args.raw, view)
         _same_number(rewards, group, "entries of a group")
         spread: list[Any] = []
         for entry, reward, keeps in zip(group, rewards, failed, strict=True):
@@ -138,7 +138,7 @@ class Rewarder:
 
 
 def no_reward(what: str) -> str:
-    """Say that nothing gives `what` a reward, and how to give it one."""
+    """Format the error for `what` having no reward, with the remedies."""
     return (
         f"{what} has no reward: its agent neither returned nor emitted one, and no reward option gives it one. "
         "Return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type"
@@ -146,12 +146,8 @@ def no_reward(what: str) -> str:
 
 
 def _require_number(sample: Sample, key: str | None) -> None:
-    """What is trained on or reported has to be a finite number: one that is not would spread to the whole group.
-
-    Raises:
-        RewardError: it is not.
-    """
-    value = sample.reward.get(key) if key and isinstance(sample.reward, dict) else sample.reward
+    """Raise RewardError unless the reward is a finite number: any other would spread to its whole group."""
+    value: Any = sample.reward.get(key) if key and isinstance(sample.reward, dict) else sample.reward
     if value is None or (hasattr(value, "__float__") and not math.isfinite(value)):
         raise RewardError(
             f"slime's reward options (--custom-rm-path or --rm-type) gave sample {sample.index} the reward "
@@ -159,7 +155,7 @@ def _require_number(sample: Sample, key: str | None) -> None:
         )
 
 
-def _same_number(rewards: Sequence[Any], asked: Sequence[Any], what: str) -> None:
+def _same_number(rewards: Sequence[object], asked: Sequence[object], what: str) -> None:
     if len(rewards) != len(asked):
         raise RewardError(
             f"--custom-rm-path gave {len(rewards)} rewards for {len(asked)} {what}; it has to give one for each"
@@ -169,6 +165,6 @@ def _same_number(rewards: Sequence[Any], asked: Sequence[Any], what: str) -> Non
 _ONLY = "reward"
 
 
-def _dimensions(reward: Any) -> dict[str, float]:
-    """A shaped reward by dimension; a number is the only one."""
+def _dimensions(reward: ShapedReward) -> dict[str, float]:
+    """A shaped reward by dimension; a number has a single one."""
     return dict(reward) if isinstance(reward, dict) else {_ONLY: float(reward)}

@@ -1,4 +1,4 @@
-"""Segments of an execution as slime's Samples."""
+"""Build slime's Samples from the segments of an execution."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import InvariantError
 from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample, join_tensors
+from slime_agl.reward import ShapedReward
 from slime_agl.rollout.replay import check_replay, experts_meta, placeholder_meta, top_p_meta
 from slime_agl.rollout.timeline import add_timeline
 from slime_agl.trace.segments import Segment
@@ -23,10 +24,10 @@ class SampleBuilder:
         self._args, self._renderer = args, renderer
 
     def build(self, source: Sample, execution: Execution, number: int) -> list[Sample]:
-        """One Sample for each segment, all with rollout_id `number`; empty when nothing may train.
+        """One Sample per segment, all with rollout_id `number`; empty if nothing may train.
 
         Raises:
-            InvariantError: a Sample does not hold exactly what the engine was shown and answered.
+            InvariantError: a Sample differs from what the engine received and answered.
         """
         samples = []
         for at, segment in enumerate(execution.segments):
@@ -35,15 +36,15 @@ class SampleBuilder:
             if segment.turns[-1].index in execution.ledger.full and sample.status == Sample.Status.COMPLETED:
                 sample.status = Sample.Status.TRUNCATED
             sample.metadata["agl"]["weight_versions"] = version_spans(segment)
-            self._show(sample, segment)
+            self._attach_images(sample, segment)
             add_timeline(sample, segment)
             check_sample(sample, segment)
             check_replay(sample, segment)
             samples.append(sample)
         return samples
 
-    def placeholder(self, source: Sample, execution: Execution, number: int, reward: Any) -> Sample:
-        """A Sample that stands for an execution without usable tokens: one masked token, which never trains."""
+    def placeholder(self, source: Sample, execution: Execution, number: int, reward: ShapedReward) -> Sample:
+        """A stand-in for an execution without usable tokens: a Sample with one masked token."""
         sample = self._blank(source, execution, number, 0)
         filler = min(self._renderer.stop_ids, default=0)
         sample.tokens = [filler]
@@ -51,8 +52,8 @@ class SampleBuilder:
         sample.append_response_tokens(self._args.raw, tokens=[filler], log_probs=[0.0], meta_info=meta)
         return self.mask([sample], reward)[0]
 
-    def mask(self, samples: Sequence[Sample], reward: Any) -> list[Sample]:
-        """Take samples of a failed execution out of training; they keep their tokens for inspection."""
+    def mask(self, samples: Sequence[Sample], reward: ShapedReward) -> list[Sample]:
+        """Remove the samples of a failed execution from training; they keep their tokens for inspection."""
         for sample in samples:
             sample.loss_mask = [0] * sample.response_length
             sample.remove_sample = True
@@ -90,20 +91,20 @@ class SampleBuilder:
         response = sample.tokens[len(sample.tokens) - sample.response_length :]
         sample.response = self._renderer.decode(response, skip_special_tokens=self._args.rollout_skip_special_tokens)
 
-    def _show(self, sample: Sample, segment: Segment) -> None:
-        """The images among the sample's tokens, as slime holds them: opened, and as the model's tensors."""
+    def _attach_images(self, sample: Sample, segment: Segment) -> None:
+        """Attach the images among the sample's tokens as slime stores them: opened, and as the model's tensors."""
         media = [turn.media for turn in segment.turns if turn.media is not None]
         if media:
             vision = self._renderer.vision
-            sample.multimodal_inputs = {"images": [image for shown in media for image in vision.pictures(shown)]}
-            sample.multimodal_train_inputs = join_tensors([vision.train_inputs(shown) for shown in media])
+            sample.multimodal_inputs = {"images": [image for one in media for image in vision.pictures(one)]}
+            sample.multimodal_train_inputs = join_tensors([vision.train_inputs(one) for one in media])
 
 
 def check_sample(sample: Sample, segment: Segment) -> None:
-    """Hold a finished Sample against its segment.
+    """Compare a finished Sample with its segment.
 
     Raises:
-        InvariantError: ids, mask or logprobs differ from what the engine was shown and answered.
+        InvariantError: ids, mask or logprobs differ from what the engine received and answered.
     """
     where = f"rollout {segment.rollout_id}, turns {[turn.index for turn in segment.turns]}"
     ids: list[int] = []
@@ -139,9 +140,9 @@ def check_sample(sample: Sample, segment: Segment) -> None:
         raise InvariantError(f"{sum(mask[:start])} trained tokens stand in the prompt of the sample ({where})")
 
 
-def _meta_info(part: Sampled) -> dict[str, Any]:
-    """The part of SGLang's meta_info that `append_response_tokens` reads. Weights that sampled nothing are not named."""
-    info: dict[str, Any] = {**part.meta, **top_p_meta(part)}
+def _meta_info(part: Sampled) -> dict[str, object]:
+    """The part of SGLang's meta_info that `append_response_tokens` reads; no weight version if nothing was sampled."""
+    info: dict[str, object] = {**part.meta, **top_p_meta(part)}
     info["finish_reason"] = {"type": part.finish}
     info["prompt_tokens"] = part.prompt_tokens
     info["cached_tokens"] = part.cached_tokens
@@ -153,10 +154,10 @@ def _meta_info(part: Sampled) -> dict[str, Any]:
 
 
 def version_spans(segment: Segment) -> list[list[Any]]:
-    """Which weights sampled which tokens of a segment's Sample: [start, end, version], ascending, `end` excluded.
+    """Spans of a segment's response by the weights that sampled them: [start, end, version], ascending, `end` excluded.
 
-    Positions count the response's tokens. Tokens that no span covers were not sampled, or the engine named no version.
-    `Sample.weight_versions` names one for each answer of the engine, and cannot tell the parts of a turn apart.
+    Positions count response tokens. Tokens outside all spans were not sampled, or the engine reported no version.
+    `Sample.weight_versions` has one version per engine answer, and cannot tell the parts of a turn apart.
     """
     spans: list[list[Any]] = []
     first, at = segment.first_trained, 0
@@ -173,7 +174,7 @@ def version_spans(segment: Segment) -> list[list[Any]]:
     return spans
 
 
-def _provenance(execution: Execution, at: int) -> dict[str, Any]:
+def _provenance(execution: Execution, at: int) -> dict[str, object]:
     return {
         "rollout_id": execution.rollout_id,
         "attempt_id": execution.attempt_id,

@@ -1,7 +1,9 @@
-"""What a run finds out about slime's options as it goes: said once, or refused where slime would mix or stop."""
+"""What executions share across steps, and the checks of slime's options that need an execution to have run."""
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Sequence
 
 from slime_agl.errors import ConfigError
@@ -9,23 +11,54 @@ from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample
 from slime_agl.host.defaults import CUSTOM_GENERATE, REWARD_POST_PROCESS
 from slime_agl.rollout.refusals import cautions, mixes_groups, passrate_counts_samples
-from slime_agl.rollout.register import Register
+
+logger = logging.getLogger(__name__)
 
 MANY_SAMPLES = 8
+# Above any index that a data source gives.
+FIRST_NUMBER = 1 << 40
+
+
+class Register:
+    """Shared by the executions of all steps on a runtime: numbers, warnings already given, lost tokens."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(FIRST_NUMBER)
+        self._said: set[str] = set()
+        self._lost = 0
+
+    def next_number(self) -> int:
+        """A number for an execution whose Sample has no index."""
+        return next(self._numbers)
+
+    def warn_once(self, message: str, *, topic: str = "") -> None:
+        """Log a warning the first time; `topic` identifies it when its text varies."""
+        if (topic or message) not in self._said:
+            self._said.add(topic or message)
+            logger.warning(message)
+
+    def lose(self, tokens: int) -> None:
+        """Count the sampled tokens of a finished execution whose group is given up."""
+        self._lost += tokens
+
+    def take_lost(self) -> int:
+        """Tokens that were lost since the last call."""
+        tokens, self._lost = self._lost, 0
+        return tokens
 
 
 def check_generate_functions(args: RolloutArgs, register: Register, *, evaluation: bool) -> None:
-    """Say which functions of the user's are not asked, because agents are run in their place.
+    """Report generate functions that are not called because agents run in their place.
 
-    The flag may be there for an evaluation of slime's own, so it is warned of; a dataset's is for this evaluation.
+    The flag may be meant for slime's own evaluation, so it only causes a warning; a dataset's own function is an error.
 
     Raises:
         ConfigError: an eval dataset names such a function.
     """
     if args.custom_generate_function_path not in (None, CUSTOM_GENERATE):
         register.warn_once(
-            f"--custom-generate-function-path {args.custom_generate_function_path} is not called: this rollout function "
-            "runs agl.agent in its place; leave the flag out, or make the function an agent"
+            f"--custom-generate-function-path {args.custom_generate_function_path} is not called: this rollout "
+            "function runs agl.agent in its place; leave the flag out, or make the function an agent"
         )
     for dataset in args.eval_datasets if evaluation else ():
         path = getattr(dataset, "custom_generate_function_path", None)
@@ -38,23 +71,23 @@ def check_generate_functions(args: RolloutArgs, register: Register, *, evaluatio
 
 
 def warn(args: RolloutArgs, register: Register) -> None:
-    """Say once what works, but not in every case."""
+    """Log each caution once."""
     for caution in cautions(args):
         register.warn_once(caution)
 
 
 def check_fan_out(args: RolloutArgs, execution: Execution, samples: Sequence[Sample]) -> None:
-    """Several Samples of one execution need a normalisation that knows of groups, and no pass rates by position.
+    """Check that slime can handle several Samples of one execution.
 
     Raises:
-        ConfigError: slime would take the whole batch for one group, silently; or its trainer would stop.
+        ConfigError: slime would silently normalise the whole batch as one group, or its trainer would stop.
     """
     if len(samples) < 2:
         return
     if passrate_counts_samples(args):
         raise ConfigError(
-            f"rollout {execution.rollout_id} gave {len(samples)} Samples (forks: {forks(execution)}), and --log-passrate "
-            "stops slime's trainer when an execution gives more than one; leave it out"
+            f"rollout {execution.rollout_id} gave {len(samples)} Samples (forks: {forks(execution)}), and "
+            "--log-passrate stops slime's trainer when an execution gives more than one; leave it out"
         )
     if mixes_groups(args):
         raise ConfigError(
@@ -65,7 +98,7 @@ def check_fan_out(args: RolloutArgs, execution: Execution, samples: Sequence[Sam
 
 
 def warn_of_many_samples(execution: Execution, register: Register) -> None:
-    """Say once that an agent's turns hardly continue each other: every Sample pays for its whole prompt again."""
+    """Warn once that an agent's turns rarely extend each other: every Sample then trains with its whole prompt."""
     if len(execution.segments) > MANY_SAMPLES:
         register.warn_once(
             f"rollout {execution.rollout_id} gave {len(execution.segments)} Samples from {len(execution.ledger.turns)} "
@@ -77,5 +110,5 @@ def warn_of_many_samples(execution: Execution, register: Register) -> None:
 
 
 def forks(execution: Execution) -> str:
-    """The reasons of an execution's forks, most frequent first."""
+    """Reasons for an execution's forks, most frequent first."""
     return ", ".join(f"{count} {reason}" for reason, count in execution.account.forks.most_common()) or "none"

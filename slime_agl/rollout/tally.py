@@ -1,4 +1,4 @@
-"""Counts of a step, as metrics."""
+"""The metrics of a step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ class Tally:
         self._gateway_seconds = self._engine_seconds = self._seconds = 0.0
 
     def add(self, execution: Execution, samples: list[Sample], *, unused: str = "", off_policy: int = 0) -> None:
-        """Count an execution and the samples it gave (masked placeholders count as untrained).
+        """Count an execution and its Samples; masked placeholders count as untrained.
 
-        unused: why it is not delivered, '' when it is. off_policy: tokens that older weights sampled and that are
-        masked for it.
+        unused: why it is not delivered, '' if it is. off_policy: tokens masked because older weights sampled them.
         """
         account = execution.account
         trained = 0 if unused else sum(sum(sample.loss_mask or ()) for sample in samples)
@@ -54,16 +53,16 @@ class Tally:
         self._counts[name] += by
 
     def put(self, name: str, value: float) -> None:
-        """A number that is no count; it stands in the metrics even when it is zero."""
+        """Set a metric that is not a count; unlike counts it is reported even if zero."""
         self._values[name] = value
 
     def lose(self, reason: str, tokens: int) -> None:
-        """Count sampled tokens that no execution holds any more."""
+        """Count sampled tokens of executions that are gone."""
         self._counts["sampled_tokens"] += tokens
         self._counts[f"untrained_tokens/{reason}"] += tokens
 
     def metrics(self) -> dict[str, float]:
-        """All counts that are not zero, means per execution and per turn, and trained over sampled tokens."""
+        """All non-zero counts, means per execution and per turn, and the ratio of trained to sampled tokens."""
         values: dict[str, float] = {"executions": self._executions}
         if self._executions:
             values["turns_per_execution"] = self._turns / self._executions

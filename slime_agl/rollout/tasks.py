@@ -1,24 +1,23 @@
-"""A Sample of slime's becomes the task of an agent."""
+"""Turn slime's Sample into the task of an agent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from slime_agl.errors import ConfigError, closest
 from slime_agl.host import Sample, load_object
 
-TaskBuilder = Callable[[Sample], Any]
+TaskBuilder = Callable[[Sample], object]
 
 
 def task_builder(setting: str | Mapping[str, str] | None) -> TaskBuilder:
-    """The function that `agl.task` stands for.
+    """The function for a setting of `agl.task`.
 
-    None: prompt and label merged with the row's metadata (which wins over neither).
-    A mapping {field: source}: exactly these fields. A string: an import path of f(sample).
+    None: the row's metadata with prompt and label, which take precedence. A mapping {field: source}: exactly these
+    fields. A string: an import path of f(sample).
 
     Raises:
-        ConfigError: the import path names nothing, or nothing callable.
+        ConfigError: the import path does not name a callable.
     """
     if setting is None:
         return _default
@@ -32,12 +31,12 @@ def task_builder(setting: str | Mapping[str, str] | None) -> TaskBuilder:
     return _Renamed(setting)
 
 
-def _sources(sample: Sample) -> dict[str, Any]:
+def _sources(sample: Sample) -> dict[str, object]:
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
     return {**metadata, "prompt": sample.prompt, "label": sample.label}
 
 
-def _default(sample: Sample) -> dict[str, Any]:
+def _default(sample: Sample) -> dict[str, object]:
     return _sources(sample)
 
 
@@ -45,7 +44,7 @@ class _Renamed:
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = dict(fields)
 
-    def __call__(self, sample: Sample) -> dict[str, Any]:
+    def __call__(self, sample: Sample) -> dict[str, object]:
         sources = _sources(sample)
         task = {}
         for name, source in self._fields.items():

@@ -1,9 +1,8 @@
-"""The turns of a Sample as the events that slime's performance metrics and its trace viewer read."""
+"""Write the turns of a Sample as events for slime's performance metrics and trace viewer."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from slime_agl.host import Sample
 from slime_agl.trace.segments import Segment
@@ -11,15 +10,15 @@ from slime_agl.trace.turn import Sampled
 
 VERSION = 1
 REQUEST = "sglang_generate"
-# What slime reads of SGLang's meta_info, beside the numbers of tokens and the fields of disaggregated prefill.
+# Fields of SGLang's meta_info that slime reads, beside token counts and those of disaggregated prefill.
 _FIELDS = ("queue_time", "e2e_latency", "decode_throughput")
 _DISAGGREGATED = "pd_"
 
 
 def add_timeline(sample: Sample, segment: Segment) -> None:
-    """Write a span for each engine answer that trains in this Sample into `sample.trace`, in slime's format.
+    """Add a span to `sample.trace`, in slime's format, for each engine answer that trains in this Sample.
 
-    A turn that several Samples share is in the one it trains in, so that slime counts a request once.
+    A turn that several Samples share appears only where it trains, so that slime counts a request once.
     Timestamps are seconds since the epoch.
     """
     carrier = getattr(sample, "trace", None) or {"version": VERSION, "trace_id": uuid.uuid4().hex, "events": []}
@@ -36,11 +35,15 @@ def add_timeline(sample: Sample, segment: Segment) -> None:
                 {"type": "span_end", "ts": began + part.latency, **span, "attrs": _attributes(part)},
             ]
             began += part.latency
-    sample.trace = carrier
+    vars(sample)["trace"] = carrier  # no field: slime sets the attribute on Samples that it traces
 
 
-def _attributes(part: Sampled) -> dict[str, Any]:
-    found = {"prompt_tokens": part.prompt_tokens, "completion_tokens": len(part.ids), "finish_reason": part.finish}
+def _attributes(part: Sampled) -> dict[str, object]:
+    found: dict[str, object] = {
+        "prompt_tokens": part.prompt_tokens,
+        "completion_tokens": len(part.ids),
+        "finish_reason": part.finish,
+    }
     found |= {"cached_tokens": part.cached_tokens, "e2e_latency": part.latency}
     kept = {name: value for name, value in part.meta.items() if name in _FIELDS or name.startswith(_DISAGGREGATED)}
     return found | kept

@@ -1,10 +1,10 @@
-"""A training step: groups are started, completed, filtered and returned; what is left is put back, parked, or goes on."""
+"""A training step: start groups, complete, filter and return them; put back, park, or leave the rest running."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -20,14 +20,15 @@ from slime_agl.host import (
     load_function,
     should_drop_dynamic_filter_output,
 )
+from slime_agl.loops import Work
 from slime_agl.rollout.admission import Admission
-from slime_agl.rollout.books import Books
 from slime_agl.rollout.ending import Ending
 from slime_agl.rollout.executions import Entry, Executor, Limits, run_group
 from slime_agl.rollout.filling import fill
 from slime_agl.rollout.lasting import ABORTED, Lasting
 from slime_agl.rollout.offpolicy import mask_older
-from slime_agl.rollout.pool import Group, Run
+from slime_agl.rollout.pool import ActiveGroup, Group
+from slime_agl.rollout.recorder import Books
 from slime_agl.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -36,15 +37,24 @@ MANY_BATCHES = 8
 
 
 class TrainStep:
-    """One step. `run` returns the output, or raises after everything has ended and all groups are put back.
+    """One training step. `run` returns its output, or raises once everything has ended and all groups are put back.
 
-    admission: when groups start and which are taken. ending: what becomes of the groups that this batch does not need.
+    admission: when groups start and which are taken. ending: handles the groups that this batch does not need.
     """
 
     def __init__(
-        self, *, args: RolloutArgs, number: int, runtime: Runtime, executor: Executor, lasting: Lasting, books: Books,
-        admission: Admission, ending: Ending, data_source: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        args: RolloutArgs,
+        number: int,
+        runtime: Runtime,
+        executor: Executor,
+        lasting: Lasting,
+        books: Books,
+        admission: Admission,
+        ending: Ending,
+        data_source: Any,
+    ) -> None:
         self._args, self._number, self._runtime, self._executor = args, number, runtime, executor
         self._books, self._tally, self._source = books, books.tally, data_source
         self._lasting, self._pool, self._brake = lasting, lasting.pool, lasting.brake
@@ -53,7 +63,7 @@ class TrainStep:
         self._filter = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
         self._dropped = MetricGatherer()
         self._everything: list[list[Entry]] = []
-        self._kept: list[tuple[Run, list[Entry]]] = []
+        self._kept: list[tuple[ActiveGroup, list[Entry]]] = []
         self._let_go: list[Group] = []
         self._filtered = self._masked = 0
         self._needs_trained_tokens = args.trainer.needs_trained_tokens
@@ -68,9 +78,9 @@ class TrainStep:
             with tqdm(total=target * self._args.n_samples_per_prompt, desc="Rollout generation") as progress:
                 while len(self._kept) < target:
                     self._admit()
-                    run = await self._pool.next(self._may_wait)
-                    if self._keeps(run, self._finished(run, version)):
-                        progress.update(len(run.group))
+                    active = await self._pool.next(self._may_wait)
+                    if self._keeps(active, self._finished(active, version)):
+                        progress.update(len(active.group))
             for entries in await self._ending.end(self._number):
                 self._everything.append(entries)
                 self._books.enter(entries, "over_sampled")
@@ -81,10 +91,10 @@ class TrainStep:
             raise
 
     async def _version(self) -> str | None:
-        """Version of the weights, when tokens of others are to be masked.
+        """Version of the weights if tokens of other versions are to be masked, else None.
 
         Raises:
-            ConfigError: the engine does not say.
+            ConfigError: the engine does not report it.
         """
         if not (self._args.partial_rollout and self._args.mask_offpolicy_in_partial_rollout):
             return None
@@ -96,8 +106,8 @@ class TrainStep:
             )
         return version
 
-    def _may_wait(self, place: int, run: Run) -> bool:
-        return self._admission.may_wait(len(self._kept), place, run)
+    def _may_wait(self, place: int, active: ActiveGroup) -> bool:
+        return self._admission.may_wait(len(self._kept), place, active)
 
     def _admit(self) -> None:
         while count := self._admission.wanted(len(self._kept), len(self._pool), self._pool.slow(self._number)):
@@ -122,30 +132,30 @@ class TrainStep:
             raise HostError(f"the data source gave a group of {len(group)} samples, --n-samples-per-prompt is {wanted}")
         samplings = [self._args.sampling_params(seed_offset=at) for at in range(wanted)]
 
-        def work(run: Run) -> Coroutine[Any, Any, list[Entry]]:
-            return run_group(self._executor.watched_by(run), group, samplings, self._limits)
+        def work(active: ActiveGroup) -> Work[list[Entry]]:
+            return run_group(self._executor.watched_by(active), group, samplings, self._limits)
 
         self._pool.start(group, work)
 
-    def _finished(self, run: Run, version: str | None) -> list[Entry]:
-        """The entries of a group that has finished, as this step sees them."""
-        entries = run.task.result()
-        if run.age(self._number):
+    def _finished(self, active: ActiveGroup, version: str | None) -> list[Entry]:
+        """The entries of a finished group, masked and marked for this step if it began in an earlier one."""
+        entries = active.task.result()
+        if active.age(self._number):
             entries = entries if version is None else [mask_older(entry, version) for entry in entries]
             for entry in entries:
-                _show_age(entry, run.step, time.monotonic() - self._began)
+                _show_age(entry, active.step, time.monotonic() - self._began)
         self._everything.append(entries)
         return entries
 
-    def _keeps(self, run: Run, entries: list[Entry]) -> bool:
-        """Whether a finished group stays; a group without a usable execution is replaced, a filtered one too."""
+    def _keeps(self, active: ActiveGroup, entries: list[Entry]) -> bool:
+        """Keep or drop a finished group; a group without a usable execution, or filtered out, is replaced."""
         if not any(entry.usable for entry in entries):
             self._brake.failed([entry.execution for entry in entries])
-            self._drop(run, entries, "failed")
+            self._drop(active, entries, "failed")
             return False
         self._brake.works()
         if self._needs_trained_tokens and not all(_trains(sample) for entry in entries for sample in entry.samples):
-            self._drop(run, entries, "masked")
+            self._drop(active, entries, "masked")
             self._note_masked()
             return False
         output = self._verdict(entries)
@@ -153,77 +163,85 @@ class TrainStep:
         target = self._args.rollout_batch_size
         if should_drop_dynamic_filter_output(output, remaining_batch_size=in_play, target_data_size=target):
             self._dropped.on_dynamic_filter_drop(reason=output.reason)
-            self._drop(run, entries, "filtered")
+            self._drop(active, entries, "filtered")
             self._note_filtered()
             return False
-        self._pool.remove(run)
-        self._kept.append((run, entries))
+        self._pool.remove(active)
+        self._kept.append((active, entries))
         return True
 
     def _verdict(self, entries: list[Entry]) -> DynamicFilterOutput:
-        """What the dynamic filter says of a group.
+        """Apply the dynamic filter to a group.
 
         Raises:
-            ConfigError: it fails on a group in which an execution fanned out, as a filter written for Samples does.
+            ConfigError: it fails on a group in which an execution gave several Samples, as filters for Samples do.
         """
         try:
-            return call_dynamic_filter(self._filter, self._args.raw, shown(entries))
+            return call_dynamic_filter(self._filter, self._args.raw, as_slime_sees(entries))
         except Exception as error:
-            # The filter is slime's or the user's: what it raises on a list does not say that a list is what it got.
+            # The filter is slime's or the user's: the error it raises on a list does not mention the list.
             counts = [len(entry.samples) for entry in entries]
             if max(counts) == 1:
                 raise
             raise ConfigError(
                 f"{self._args.dynamic_sampling_filter_path} failed ({type(error).__name__}: {error}) on a group whose "
-                f"{len(counts)} executions gave {', '.join(map(str, counts))} Samples; it is shown a list of Samples for "
-                "each of them. Use --dynamic-sampling-filter-path slime_agl.reward.check_reward_nonzero_std in place of "
-                "slime's filter of that name, or let your filter take lists"
+                f"{len(counts)} executions gave {', '.join(map(str, counts))} Samples; it is shown a list of Samples "
+                "for each of them. Use --dynamic-sampling-filter-path slime_agl.reward.check_reward_nonzero_std in "
+                "place of slime's filter of that name, or let your filter take lists"
             ) from error
 
-    def _drop(self, run: Run, entries: list[Entry], reason: str) -> None:
-        self._pool.remove(run)
-        self._let_go.append(run.group)
-        self._lasting.outstanding.forget([run.group])
+    def _drop(self, active: ActiveGroup, entries: list[Entry], reason: str) -> None:
+        self._pool.remove(active)
+        self._let_go.append(active.group)
+        self._lasting.outstanding.forget([active.group])
         self._tally.count(f"dropped_groups/{reason}")
         self._books.enter(entries, reason)
 
     def _note_masked(self) -> None:
-        """Say once a step that hardly any group is whole: the step ends only when the batch is full."""
+        """Warn once per step that few groups are whole, since the step ends only when the batch is full."""
         self._masked += 1
         if self._masked == MANY_BATCHES * self._args.rollout_batch_size:
             logger.warning(
-                "--advantage-estimator reinforce_plus_plus takes no masked Sample, so a group with a failed execution is "
-                "replaced: %d in step %d so far, and %d of %d are kept; reinforce_plus_plus_baseline needs no such thing",
-                self._masked, self._number, len(self._kept), self._args.rollout_batch_size,
-            )  # fmt: skip
+                "--advantage-estimator reinforce_plus_plus takes no masked Sample, so a group with a failed execution "
+                "is replaced: %d in step %d so far, and %d of %d are kept; reinforce_plus_plus_baseline has no such limit",
+                self._masked,
+                self._number,
+                len(self._kept),
+                self._args.rollout_batch_size,
+            )
 
     def _note_filtered(self) -> None:
-        """Say once a step that its filter keeps hardly anything: the step ends only when the batch is full."""
+        """Warn once per step that the filter keeps few groups, since the step ends only when the batch is full."""
         self._filtered += 1
         target = self._args.rollout_batch_size
         if self._filtered == MANY_BATCHES * target:
             logger.warning(
                 "--dynamic-sampling-filter-path %s has dropped %d groups in step %d and kept %d of the %d that a batch "
-                "needs; its reasons: %s", self._args.dynamic_sampling_filter_path, self._filtered, self._number,
-                len(self._kept), target, self._dropped.collect() or "none given",
-            )  # fmt: skip
+                "needs; its reasons: %s",
+                self._args.dynamic_sampling_filter_path,
+                self._filtered,
+                self._number,
+                len(self._kept),
+                target,
+                self._dropped.collect() or "none given",
+            )
 
     async def _give_all_back(self) -> None:
-        """Kept, dropped, finished or under way: a step that failed has taken no group."""
-        runs = [*(run for run, _ in self._kept), *await self._pool.end_all()]
-        if groups := [*self._let_go, *(run.group for run in runs)]:
+        """Put every group back, kept, dropped, finished or running: a failed step has taken none."""
+        everything = [*(active for active, _ in self._kept), *await self._pool.end_all()]
+        if groups := [*self._let_go, *(active.group for active in everything)]:
             self._pool.put_back(groups)
 
     async def _count(self, seconds: float) -> None:
-        """Write down the batch, and what was lost on the way to it."""
+        """Count and record the batch, and what was lost on the way to it."""
         for _, entries in self._kept:
             self._books.enter(entries)
-        self._lasting.outstanding.deliver(self._number, [run.group for run, _ in self._kept])
+        self._lasting.outstanding.deliver(self._number, [active.group for active, _ in self._kept])
         counts = await self._lasting.new_counts()
         self._tally.lose("aborted", counts.pop(ABORTED))
         for name, count in counts.items():
             self._tally.count(name, count)
-        self._ending.count(self._tally, [run.age(self._number) for run, _ in self._kept], seconds)
+        self._ending.count(self._tally, [active.age(self._number) for active, _ in self._kept], seconds)
 
     def _output(self) -> RolloutFnTrainOutput:
         raw = self._args.raw
@@ -235,15 +253,15 @@ class TrainStep:
             self._tally.count("batch_filling_samples", fill(samples, schedule))
         if self._args.rollout_all_samples_process_path:
             process = load_function(self._args.rollout_all_samples_process_path)
-            process(raw, [shown(entries) for entries in sorted(self._everything, key=_position)], self._source)
+            process(raw, [as_slime_sees(entries) for entries in sorted(self._everything, key=_position)], self._source)
         return RolloutFnTrainOutput(samples=samples, metrics=self._dropped.collect() | self._tally.metrics())
 
 
-def _show_age(entry: Entry, started: int, seconds: float) -> None:
-    """Tell what began in an earlier step. seconds: how long this step has lasted.
+def _show_age(entry: Entry, started: int | None, seconds: float) -> None:
+    """Mark an entry that began in an earlier step. seconds: how long this step has lasted.
 
-    slime takes the time without generation off the time of the step it is delivered to, so of the executions' it gets
-    the share that fell into that step.
+    slime subtracts `non_generation_time` from the duration of the step that delivers a Sample, so only the share that
+    fell into this step may count.
     """
     share = min(1.0, seconds / entry.execution.seconds) if entry.execution.seconds > 0 else 1.0
     for sample in entry.samples:
@@ -255,20 +273,20 @@ def _trains(sample: Sample) -> bool:
     return not sample.remove_sample and any(sample.loss_mask or ())
 
 
-def _position(entries: list[Entry]) -> Any:
-    index = entries[0].samples[0].index
-    return entries[0].samples[0].rollout_id if index is None else index
+def _position(entries: list[Entry]) -> int:
+    first = entries[0].samples[0]
+    return (first.rollout_id or 0) if first.index is None else first.index
 
 
-def shown(entries: Sequence[Entry]) -> list[Any]:
-    """A group as slime shows it: Samples, or lists of them when an execution fanned out."""
+def as_slime_sees(entries: Sequence[Entry]) -> list[Any]:
+    """A group in slime's shape: Samples, or lists of Samples if any execution gave several."""
     if all(len(entry.samples) == 1 for entry in entries):
         return [entry.samples[0] for entry in entries]
     return [entry.samples for entry in entries]
 
 
 def nested(groups: Sequence[Sequence[Entry]]) -> list[list[Any]]:
-    """Groups with one depth over the whole batch: Samples everywhere, or lists of them everywhere."""
+    """Groups with one depth over the whole batch: Samples everywhere, or lists of Samples everywhere."""
     if all(len(entry.samples) == 1 for group in groups for entry in group):
         return [[entry.samples[0] for entry in group] for group in groups]
     return [[list(entry.samples) for entry in group] for group in groups]

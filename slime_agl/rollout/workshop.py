@@ -1,4 +1,4 @@
-"""Where executors are made: the one place that joins task, Samples and reward of an execution."""
+"""Make executors: the one place that joins the task, Samples and rewards of an execution."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from slime_agl.execution import Watcher
 from slime_agl.host import RolloutArgs
 from slime_agl.reward import load_reward_function
 from slime_agl.rollout.executions import Executor
-from slime_agl.rollout.register import Register
 from slime_agl.rollout.rewards import Rewarder
 from slime_agl.rollout.samples import SampleBuilder
+from slime_agl.rollout.support import Register
 from slime_agl.rollout.tasks import TaskBuilder, task_builder
 from slime_agl.runtime import Runtime
 
 
 class Workshop:
-    """Made of the settings alone, before any part starts.
+    """Makes executors from the settings alone, before any part starts.
 
     Raises:
-        ConfigError: `agl.task` or `agl.reward` names nothing that can be called.
+        ConfigError: `agl.task` or `agl.reward` does not name a callable.
     """
 
     def __init__(self, config: Config, args: RolloutArgs) -> None:
@@ -27,17 +27,25 @@ class Workshop:
         self.rewarder = Rewarder(args, load_reward_function(config.reward), config.credit)
 
     def executor(
-        self, runtime: Runtime, register: Register, step: int, *, evaluation: bool, bare: bool = False,
-        tasks: TaskBuilder | None = None, max_attempts: int | None = None, watcher: Watcher | None = None,
-    ) -> Executor:  # fmt: skip
-        """The executor of a step and mode. tasks: in place of `agl.task`; for the rest see Executor."""
+        self,
+        runtime: Runtime,
+        register: Register,
+        step: int,
+        *,
+        evaluation: bool,
+        bare: bool = False,
+        tasks: TaskBuilder | None = None,
+        max_attempts: int | None = None,
+        watcher: Watcher | None = None,
+    ) -> Executor:
+        """The executor of a step. tasks: in place of `agl.task`; the rest is as in Executor."""
         return Executor(
             runtime=runtime,
             register=register,
             args=self._args,
             failure=self._config.failure,
             step=step,
-            mode="val" if evaluation else "train",
+            evaluation=evaluation,
             tasks=tasks or self._tasks,
             builder=SampleBuilder(self._args, runtime.renderer),
             rewarder=self.rewarder,

@@ -224,7 +224,7 @@ def test_what_cannot_be_held_is_refused_by_name_before_anything_is_generated(mad
         source.save(0)
     source.dataset.samples[0].metadata["when"] = datetime.date(2024, 1, 1)
     with pytest.raises(HostError, match=r"metadata\['when'\] is a datetime.date"):
-        source._refuse_what_cannot_be_held()
+        source._refuse_unwritable_rows()
 
 
 def test_without_a_state_or_a_directory_it_starts_at_the_first_row(made: Any) -> None:

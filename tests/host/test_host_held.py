@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slime_agl.errors import HostError
-from slime_agl.host.held import KIND, from_plain, to_plain
+from slime_agl.host.plain import KIND, from_plain, to_plain
 
 flat = (
     st.none()

@@ -46,7 +46,7 @@ class Bench:
         return self.service.store
 
     async def run(self, task: Any, *, mode: str = "train", **more: Any) -> Any:
-        return await self.service.run(task, mode=mode, resources_id=self.resources_id, port=self.session, **more)
+        return await self.service.run(task, lane=mode, resources_id=self.resources_id, port=self.session, **more)
 
     async def queued(self, count: int) -> list[str]:
         """Wait for so many rollouts and return their ids in queueing order."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
+import anthropic
+import httpx
+import openai
 import pytest
 
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning import attempts
 from slime_agl.lightning._agl import get_active_tracer
+from slime_agl.lightning.failures import refusal_code
 from slime_agl.lightning.service import Lightning
 from tests.lightning.conftest import RecordingSession
 
@@ -289,6 +294,34 @@ async def test_cancelling_a_run_seals_and_cancels_and_is_not_tried_again(bench) 
     assert (await made.service.metrics())["attempts/cancelled"] == 1
 
 
+async def test_a_run_that_is_cancelled_twice_still_returns_after_its_session_is_sealed(bench) -> None:
+    sealing, go_on, sealed = asyncio.Event(), asyncio.Event(), []
+
+    class Slow(RecordingSession):
+        async def seal(self, rollout_id: str, attempt_id: str) -> str:
+            sealing.set()
+            await go_on.wait()
+            sealed.append(attempt_id)
+            return await super().seal(rollout_id, attempt_id)
+
+    made = await bench(forever, session=Slow())
+    running = asyncio.create_task(made.run({}))
+    while not made.session.events:
+        await asyncio.sleep(0)
+    running.cancel()
+    await sealing.wait()
+    for _ in range(2):
+        running.cancel()
+        await asyncio.sleep(0.01)
+    early = running.done()
+    go_on.set()
+    assert not early
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert len(sealed) == 1
+    assert [rollout.status for rollout in await made.store.query_rollouts()] == ["cancelled"]
+
+
 async def test_cancelling_a_run_that_still_waits_takes_it_from_the_queue(bench, caplog) -> None:
     first_started = asyncio.Event()
 
@@ -360,7 +393,7 @@ def test_a_loop_that_shuts_down_seals_what_runs_and_does_not_hang() -> None:
         await service.start()
         resources_id = await service.publish(0, endpoint="http://h:1/v1", model="m", sampling_parameters={})
         kept.extend(
-            asyncio.create_task(service.run({}, mode="train", resources_id=resources_id, port=Session()))
+            asyncio.create_task(service.run({}, lane="train", resources_id=resources_id, port=Session()))
             for _ in range(2)
         )
         while (await service.metrics())["store/rollouts"] < 2:
@@ -416,3 +449,22 @@ async def test_a_thousand_failures_are_three_lines_of_log(bench, caplog) -> None
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 4 and "ValueError: broken agent" in messages[0]
     assert messages[1:] == [f"{n} attempts have ended as failed, ValueError" for n in (10, 100, 1000)]
+
+
+def refused(client: Any, body: Any) -> Exception:
+    request = httpx.Request("POST", "http://gateway:1/v1")
+    return client.BadRequestError("refused", response=httpx.Response(400, request=request), body=body)
+
+
+def test_the_code_of_a_refused_call_is_found_behind_what_an_agent_makes_of_it() -> None:
+    code = "context_length_exceeded"
+    openais = refused(openai, {"code": code, "message": "too long"})
+    anthropics = refused(anthropic, {"type": "error", "error": {"type": "invalid_request_error", "code": code}})
+    for error in (openais, anthropics):
+        wrapped = RuntimeError("my framework gives up")
+        wrapped.__cause__ = error
+        assert (refusal_code(error), refusal_code(wrapped)) == (code, code)
+    assert refusal_code(ValueError(f"nothing but the word {code}")) == ""
+    loop = ValueError("its own cause")
+    loop.__cause__ = loop
+    assert refusal_code(loop) == ""

@@ -39,7 +39,7 @@ def run_on_a_loop_of_its_own(agent, tasks, *, mode="auto", **limits):
     async def main():
         await service.start()
         resources = await service.publish(0, endpoint="http://h:1/v1", model="m", sampling_parameters={})
-        runs = [service.run(task, mode="train", resources_id=resources, port=Session()) for task in tasks]
+        runs = [service.run(task, lane="train", resources_id=resources, port=Session()) for task in tasks]
         return await asyncio.gather(*runs), await service.metrics()
 
     thread.start()

@@ -142,4 +142,4 @@ async def test_resources_of_an_earlier_step_stay_while_a_rollout_uses_them(bench
     for resources_id in (new, again):
         assert await made.store.get_resources_by_id(resources_id) is not None
     with pytest.raises(SlimeAglError, match="latest step is 1"):
-        await made.service.run({}, mode="train", resources_id=old, port=made.session)
+        await made.service.run({}, lane="train", resources_id=old, port=made.session)

@@ -48,7 +48,7 @@ def committing_agent(made_ref: list, turns):
         def send(turn: Turn) -> None:
             service = made_ref[0].service
             thread = threading.Thread(
-                target=service.turn_committed, args=(ledger.rollout_id, ledger.attempt_id, turn, ledger)
+                target=service.sink.turn_committed, args=(ledger.rollout_id, ledger.attempt_id, turn, ledger)
             )
             thread.start()
             thread.join()
@@ -145,5 +145,5 @@ async def test_a_turn_of_no_running_attempt_is_dropped_and_counted(bench) -> Non
 
     made = await bench(agent)
     ledger = Ledger("ro-gone", "at-gone")
-    made.service.turn_committed("ro-gone", "at-gone", commit(ledger, None, [1], sampled([2]), at=0.0), ledger)
+    made.service.sink.turn_committed("ro-gone", "at-gone", commit(ledger, None, [1], sampled([2]), at=0.0), ledger)
     assert (await made.service.metrics())["spans_dropped"] == 1

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slime_agl.errors import HostError
 from slime_agl.outstanding import Outstanding
 from slime_agl.rollout.admission import Ahead, Batchwise
-from slime_agl.rollout.pool import Pool, Run
+from slime_agl.rollout.pool import ActiveGroup, Pool
 
 
 class Numbers:
@@ -35,12 +35,12 @@ async def deliver(batch: int, staleness: int, steps: int, room: int, seed: int) 
     """Batches of (group, age), where `room` groups go on at a time, finish in random order and now and then one is
     dropped."""
     chance, pool, source, batches = random.Random(seed), Pool(Outstanding()), Numbers(), []
-    unfinished: list[tuple[Run, asyncio.Event]] = []
+    unfinished: list[tuple[ActiveGroup, asyncio.Event]] = []
 
     def admit(group: list[Any]) -> None:
         done = asyncio.Event()
 
-        async def work(run: Run) -> list[Any]:
+        async def work(run: ActiveGroup) -> list[Any]:
             await done.wait()
             return []
 
@@ -123,7 +123,7 @@ async def test_the_oldest_that_has_finished_is_taken_first_and_one_that_is_due_i
     for _ in range(4):
         await asyncio.sleep(0)
     assert not waiting.done()
-    pool.runs[0].task.cancel()
+    pool.active[0].task.cancel()
     assert (await waiting).group == [0]
     await pool.close()
     assert source.returned == [[0], [1], [2]]
@@ -138,7 +138,7 @@ async def test_the_errors_of_several_groups_end_a_run_as_one(caplog):
     source, pool = Numbers(), Pool(Outstanding())
     for group in pool.fetch(source, 2):
         pool.start(group, lambda _: raises())
-    await asyncio.wait([run.task for run in pool.runs])
+    await asyncio.wait([run.task for run in pool.active])
     await pool.close()
     gc.collect()
     assert caplog.records == [] and source.returned == [[0], [1]]
@@ -156,7 +156,7 @@ async def test_what_a_restart_has_to_run_again_is_known_at_every_moment():
     pool = Pool(outstanding)
     for group in pool.fetch(source, 4):
         pool.start(group, lambda _: forever())
-    first, second, third, fourth = pool.runs
+    first, second, third, fourth = pool.active
     outstanding.deliver(0, [first.group])
     outstanding.deliver(1, [second.group])
     outstanding.forget([third.group])

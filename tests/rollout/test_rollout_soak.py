@@ -21,10 +21,10 @@ WATCHED = {
     "Call",
     "Draft",
     "Execution",
-    "Run",
+    "ActiveGroup",
     "Entry",
     "SpanBuffer",
-    "AttemptRun",
+    "RunningAttempt",
     "_Job",
 }
 STEPS, WARM = 20, 6

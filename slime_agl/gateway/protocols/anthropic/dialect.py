@@ -91,8 +91,10 @@ class AnthropicMessages:
     def error(self, refusal: Refusal) -> dict[str, Any]:
         # Clients match these words to decide whether to shorten a conversation.
         said = "prompt is too long: " if refusal.code == CONTEXT_OVERFLOW else ""
-        kind = ERROR_TYPES.get(refusal.status, "api_error")
-        return {"type": "error", "error": {"type": kind, "message": said + refusal.message}, "request_id": None}
+        error = {"type": ERROR_TYPES.get(refusal.status, "api_error"), "message": said + refusal.message}
+        if refusal.code is not None:
+            error["code"] = refusal.code
+        return {"type": "error", "error": error, "request_id": None}
 
     def error_event(self, refusal: Refusal) -> bytes:
         return event(self.error(refusal), "error")

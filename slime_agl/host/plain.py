@@ -1,7 +1,7 @@
-"""Values that a Sample may hold as JSON and back, exactly; nothing read here can run.
+"""Convert a Sample's values to JSON data and back, exactly; reading runs no code.
 
-JSON's own values stand as they are. Everything else is an object with the single key KIND, and a real mapping
-that has this key, or a key that is no string, is written as pairs.
+JSON's own values are kept. Everything else becomes an object with the single key KIND; a mapping that contains this key,
+or a key that is not a string, is written as pairs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slime_agl.errors import HostError
 
 KIND = "$"
 _JSON_INTEGERS = range(-(1 << 63), 1 << 63)
-_HELD = (
+_WRITABLE = (
     "None, bool, int, float, str, bytes, list, tuple, dict, set, frozenset, Decimal, NumPy arrays and numbers, "
     "torch tensors and PIL images"
 )
@@ -28,13 +28,13 @@ _DEEPEST = 100
 
 
 def to_plain(value: Any, where: str, *, depth: int = 0) -> Any:
-    """JSON-able data that `from_plain` turns into an equal value of the same type.
+    """Convert a value to JSON data that `from_plain` turns into an equal value of the same type.
 
     Tensors come back on the CPU. An image of any class comes back as a plain image with the same mode, pixels and
-    palette, and with what of its `info` can be held.
+    palette, and the writable part of its `info`.
 
     Raises:
-        HostError: it holds something that cannot be written; `where` and the path below it say what.
+        HostError: something in it cannot be written; `where` and the path below it name it.
     """
     kind = type(value)
     if depth > _DEEPEST:
@@ -63,10 +63,10 @@ def to_plain(value: Any, where: str, *, depth: int = 0) -> Any:
 
 
 def from_plain(data: Any) -> Any:
-    """The value that `to_plain` was given.
+    """Convert back what `to_plain` returned.
 
     Raises:
-        ValueError, TypeError, KeyError: the data was not made by it.
+        ValueError, TypeError, KeyError: the data is not from `to_plain`.
     """
     if isinstance(data, list):
         return [from_plain(one) for one in data]
@@ -95,9 +95,9 @@ def _mapping(value: Mapping[Any, Any], where: str, depth: int) -> Any:
 
 
 def _arrays(value: Any, where: str, depth: int) -> Any:
-    # What is not imported cannot be in use: looking there keeps torch and pillow out of processes without them.
+    # A module that is not imported cannot have made the value: this avoids importing torch and pillow.
     torch, pil = sys.modules.get("torch"), sys.modules.get("PIL.Image")
-    if isinstance(value, np.ndarray | np.generic) and type(value).__module__ == "numpy":
+    if _is_numpy(value):
         if value.dtype.hasobject or value.dtype.names:
             raise HostError(
                 f"{where} is a NumPy array of {value.dtype}, which a checkpoint cannot hold; use plain numbers"
@@ -113,18 +113,23 @@ def _arrays(value: Any, where: str, depth: int) -> Any:
         return {KIND: ["image", value.mode, list(value.size), _packed(value.tobytes()), palette, _info(value.info)]}
     raise HostError(
         f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint cannot hold exactly; "
-        f"it holds {_HELD}: put one of these into the Sample"
+        f"it holds {_WRITABLE}: put one of these into the Sample"
     )
 
 
+def _is_numpy(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and type(value).__module__ == "numpy"
+
+
 def _info(info: Mapping[Any, Any]) -> Any:
-    held = {}
+    kept = {}
     for name, value in info.items():
         try:
-            held[name] = to_plain(value, "info")
-        except HostError:  # decoders leave objects of their own there, which nothing but they look at
+            to_plain(value, "info")
+        except HostError:  # a decoder's own object, which only the decoder reads
             continue
-    return _mapping({name: info[name] for name in held}, "info", 0)
+        kept[name] = value
+    return _mapping(kept, "info", 0)
 
 
 def _packed(content: bytes) -> str:
@@ -153,7 +158,7 @@ def _tensor(kind: str, shape: list[int], text: str) -> Any:
 def _image(mode: str, size: list[int], text: str, palette: list[int] | None, info: Any) -> Any:
     from PIL import Image
 
-    image = Image.frombytes(mode, tuple(size), _bytes(text))
+    image = Image.frombytes(mode, (size[0], size[1]), _bytes(text))
     if palette is not None:
         image.putpalette(palette, "RGBA")
     image.info = from_plain(info)
