@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from dataclasses import dataclass, field
+
+from slime_agl.lru import LRU
 
 REMEMBERED_SESSIONS = 65536
 
@@ -39,7 +40,7 @@ class RoutingKeys:
 
     rekey_after: int = 2
     rekeys: int = 0
-    states: OrderedDict[str, _State] = field(default_factory=OrderedDict)
+    states: LRU[str, _State] = field(default_factory=lambda: LRU(REMEMBERED_SESSIONS))
 
     def key(self, session: str) -> str:
         state = self.states.get(session)
@@ -49,16 +50,15 @@ class RoutingKeys:
         """Count a failure against `key`; one that is no longer the session's key does not count."""
         if key != self.key(session):
             return
-        state = self.states.setdefault(session, _State())
-        self.states.move_to_end(session)
+        state = self.states.used(session)
+        if state is None:
+            state = self.states[session] = _State()
         state.failures += 1
         if state.failures >= self.rekey_after or not state.proven:
             state.generation += 1
             state.failures = 0
             state.proven = False
             self.rekeys += 1
-        if len(self.states) > REMEMBERED_SESSIONS:
-            self.states.popitem(last=False)
 
     def worked(self, session: str) -> None:
         state = self.states.get(session)

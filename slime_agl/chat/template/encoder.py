@@ -12,11 +12,12 @@ import re
 import threading
 import unicodedata
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
+
+from slime_agl.lru import LRU
 
 logger = logging.getLogger(__name__)
 
@@ -97,18 +98,17 @@ class Repeated:
 
     def __init__(self, encode: Encode, room: int = REPEATED_ROOM) -> None:
         self._encode, self._room = encode, room
-        self._seen: OrderedDict[int, None] = OrderedDict()
-        self._held: OrderedDict[str, array] = OrderedDict()
-        self._letters = 0
+        self._seen: LRU[int, None] = LRU(SEEN)
+        self._held: LRU[str, array] = LRU(room, size=len)
         self._lock = threading.Lock()
 
     def __call__(self, text: str) -> Sequence[int]:
         if len(text) < SHORTEST_REPEATED:
             return self._encode(text)
         with self._lock:
-            if text in self._held:
-                self._held.move_to_end(text)
-                return self._held[text]
+            held = self._held.used(text)
+        if held is not None:
+            return held
         ids = self._encode(text)
         with self._lock:
             self._note(text, ids)
@@ -117,13 +117,8 @@ class Repeated:
     def _note(self, text: str, ids: list[int]) -> None:
         if hash(text) not in self._seen:
             self._seen[hash(text)] = None
-            if len(self._seen) > SEEN:
-                self._seen.popitem(last=False)
         elif text not in self._held and len(text) <= self._room:
             self._held[text] = array("i", ids)
-            self._letters += len(text)
-            while self._letters > self._room:
-                self._letters -= len(self._held.popitem(last=False)[0])
 
 
 def _pattern(core: Any) -> str | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -22,6 +21,7 @@ from slime_agl.chat.template.messages import Reply, ToolCall
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.shape import PROBE_TOOLS
 from slime_agl.chat.template.tail import Continuation, Fork, tail_of
+from slime_agl.lru import LRU
 
 HELD = 1024
 MOST_MESSAGES, MOST_SHAPES = 8, 128
@@ -48,7 +48,7 @@ class Glue:
         self._renderer = renderer
         self._proven: dict[Any, Manner | None] = {}
         self._proving = threading.Lock()
-        self._held: OrderedDict[Any, tuple[Manner | None, Pieces | None]] = OrderedDict()
+        self._held: LRU[Any, tuple[Manner | None, Pieces | None]] = LRU(HELD)
 
     def ids(self, c: Continuation) -> list[int] | None:
         """The ids that `tail_of` gives in mode 'short', None where only rendering tells."""
@@ -71,8 +71,6 @@ class Glue:
         if held is None:
             manner = self._manner(c, system)
             held = self._held[key] = (manner, _cut_up(self._renderer, c) if manner else None)
-            if len(self._held) > HELD:
-                self._held.popitem(last=False)
         return held
 
     def _manner(self, c: Continuation, system: str | None) -> Manner | None:

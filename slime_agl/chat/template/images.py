@@ -7,12 +7,12 @@ import binascii
 import io
 import threading
 import urllib.request
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.error import HTTPError
 
 from slime_agl.errors import TemplateError
+from slime_agl.lru import LRU
 from slime_agl.trace.turn import Media
 
 FETCH_SECONDS = 20.0
@@ -54,7 +54,7 @@ class Vision:
         self._load = load
         self._lock = threading.Lock()
         self._processor: Processor | None = None
-        self._pictures: OrderedDict[str, Any] = OrderedDict()
+        self._pictures: LRU[str, Any] = LRU(PICTURES_HELD)
 
     def available(self) -> bool:
         """Whether there is a processor; loads it."""
@@ -95,12 +95,10 @@ class Vision:
         return self._processor
 
     def _picture(self, url: str) -> Any:
-        if url not in self._pictures:
-            self._pictures[url] = _opened(_from_data(url) if url.startswith("data:") else _fetched(url))
-            if len(self._pictures) > PICTURES_HELD:
-                self._pictures.popitem(last=False)
-        self._pictures.move_to_end(url)
-        return self._pictures[url]
+        picture = self._pictures.used(url)
+        if picture is None:
+            picture = self._pictures[url] = _opened(_from_data(url) if url.startswith("data:") else _fetched(url))
+        return picture
 
     def _processed(self, processor: Processor, text: str, pictures: list[Any]) -> Mapping[str, Any]:
         placeholder = getattr(processor, "image_token", None)

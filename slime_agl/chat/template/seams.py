@@ -8,8 +8,6 @@ own: the same text stands there when the new messages say something else, and no
 from __future__ import annotations
 
 import secrets
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,10 +16,10 @@ import orjson
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.tail import Continuation, Fork, Mode, Tail, gap_of, written_around
+from slime_agl.lru import LRU
 
 BEHIND, ELSEWHERE = "stop_token_behind", "shown_elsewhere"
 HELD, LONGEST_HELD = 1024, 4096
-_UNKNOWN: Any = object()
 
 
 class Seams:
@@ -32,22 +30,17 @@ class Seams:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._lock = threading.Lock()
-        self._held: OrderedDict[Any, Fork | None] = OrderedDict()
+        self._held: LRU[Any, tuple[Fork | None]] = LRU(HELD)
 
     def fork(self, c: Continuation, tail: Tail, mode: Mode) -> Fork | None:
         """Return why `tail` must not be used, None when everything that is new stands in it."""
         key = self._key(c, tail, mode)
-        held = self._held.get(key, _UNKNOWN)
-        if held is not _UNKNOWN:
-            return held
+        held = self._held.get(key)
+        if held is not None:
+            return held[0]
         found = self._find(c, tail, mode)
-        if len(tail.gap) > LONGEST_HELD:
-            return found
-        with self._lock:
-            self._held[key] = found
-            if len(self._held) > HELD:
-                self._held.popitem(last=False)
+        if len(tail.gap) <= LONGEST_HELD:
+            self._held[key] = (found,)
         return found
 
     def _key(self, c: Continuation, tail: Tail, mode: Mode) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from slime_agl.engine.base import Engine
@@ -17,10 +17,11 @@ from slime_agl.gateway.sessions.calls import Call, Mark
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.sessions.session import SealedSession, Session, SessionSpec
 from slime_agl.gateway.turn.maker import TurnMaker
+from slime_agl.lru import LRU
 
 logger = logging.getLogger(__name__)
 
-TOMBSTONES_HELD = 50_000
+TOMBSTONES = 50_000
 ABORT_AGAIN_SECONDS = 1.0
 ABORTS_BEFORE_CANCEL = 30
 HOLD_AGAIN_SECONDS = 0.01
@@ -34,7 +35,7 @@ class Sessions:
     def __init__(self, maker: TurnMaker, engine: Engine, *, keys_required: bool) -> None:
         self._maker, self._engine, self._keys_required = maker, engine, keys_required
         self._open: dict[Name, Session] = {}
-        self._ended: OrderedDict[Name, None] = OrderedDict()
+        self._ended: LRU[Name, None] = LRU(TOMBSTONES)
         self._aborting: set[asyncio.Future[None]] = set()
         self._gates: dict[str, Gate] = {}
         self._bounds: dict[int | None, Bounds] = {}
@@ -145,8 +146,6 @@ class Sessions:
         finally:
             del self._open[name]
             self._ended[name] = None
-            if len(self._ended) > TOMBSTONES_HELD:
-                self._ended.popitem(last=False)
         self.counters.update(session.counters)
         return session.leave()
 

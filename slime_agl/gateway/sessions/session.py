@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from array import array
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from slime_agl.gateway.sessions.calls import Calls
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.turn.conversation import Conversation, Node
 from slime_agl.gateway.turn.own_prompts import OwnPrompts
+from slime_agl.lru import LRU
 from slime_agl.trace.ledger import Ledger
 
 TEXTS_HELD = 4
@@ -49,7 +50,7 @@ class HeldTexts:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._texts: OrderedDict[int, bytes] = OrderedDict()
+        self._texts: LRU[int, bytes] = LRU(TEXTS_HELD)
         self._ends = array("q")
 
     def of(self, index: int | None) -> IdText:
@@ -68,8 +69,6 @@ class HeldTexts:
         if parent is not None:
             self._texts.pop(parent, None)
         self._texts[index] = ids.text
-        if len(self._texts) > TEXTS_HELD:
-            self._texts.popitem(last=False)
 
     def _part(self, index: int) -> bytes | None:
         """The text of a turn as the beginning of a later one's."""

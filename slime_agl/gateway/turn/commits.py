@@ -19,11 +19,12 @@ from slime_agl.gateway.turn.conversation import Node
 from slime_agl.gateway.turn.own_prompts import TextNode
 from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.sampling import Draft
+from slime_agl.lru import LRU
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import LENGTH, STOP, Turn
 
 THINK = "<think>"
-OPENINGS_HELD = 1024
+OPENINGS = 1024
 
 
 class TurnSink(Protocol):
@@ -37,7 +38,7 @@ class Committer:
 
     def __init__(self, renderer: Renderer, parser: ReplyParser, sink: TurnSink) -> None:
         self._renderer, self._parser, self._sink = renderer, parser, sink
-        self._openings: dict[bytes, bool] = {}
+        self._openings: LRU[bytes, bool] = LRU(OPENINGS)
 
     def commit_turns(
         self, session: Session, request: TurnRequest, prompt: Prompt, drafts: Sequence[Draft], untrained: str
@@ -145,11 +146,10 @@ class Committer:
     def _opens_think(self, end: array) -> bool:
         """Whether a prompt that ends with these ids has opened `<think>`."""
         key = end.tobytes()
-        if key not in self._openings:
-            if len(self._openings) >= OPENINGS_HELD:
-                self._openings.clear()
-            self._openings[key] = self._renderer.decode(list(end)).rstrip().endswith(THINK)
-        return self._openings[key]
+        opens = self._openings.get(key)
+        if opens is None:
+            opens = self._openings[key] = self._renderer.decode(list(end)).rstrip().endswith(THINK)
+        return opens
 
 
 def _node(turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Node:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any, TypeVar
 
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.bodies import json_bytes
+from slime_agl.lru import LRU
 
-HELD = 512
+ENTRIES = 512
 T = TypeVar("T")
 
 
@@ -16,7 +16,7 @@ class Shared:
     """The latest lists of tools and system messages, by what they say."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[bytes, Any] = OrderedDict()
+        self._latest: LRU[bytes, Any] = LRU(ENTRIES)
 
     def tools(self, tools: Tools | None) -> Tools | None:
         return None if tools is None else self._one(tools, tools.text)
@@ -26,11 +26,7 @@ class Shared:
         return self._one(message, json_bytes(message)) if message.get("role") == "system" else message
 
     def _one(self, value: T, key: bytes) -> T:
-        held = self._held.get(key)
-        if held is None:
-            held = self._held[key] = value
-            if len(self._held) > HELD:
-                self._held.popitem(last=False)
-        else:
-            self._held.move_to_end(key)
-        return held
+        known = self._latest.used(key)
+        if known is None:
+            known = self._latest[key] = value
+        return known
