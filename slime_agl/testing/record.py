@@ -1,4 +1,4 @@
-"""What passes between the script and the HTTP side of the scripted server."""
+"""Values that pass between the script and the backend of the scripted server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sent:
 
 
 class Script(Protocol):
-    """What the server asks; all of it on the server's thread."""
+    """What the backend asks of the script, on the server's thread, and where it puts its records."""
 
     tokenizer: PreTrainedTokenizerBase
     weight_version: str
@@ -47,12 +47,8 @@ class Script(Protocol):
     control: list[tuple[str, Any]]
     requests: list[Received]
 
-    def arrived(self, request: Received) -> None: ...
-
     def next_fault(self) -> tuple[int, str] | None: ...
 
     def next_answer(self, request: Received) -> Answer | None: ...
 
     def sent(self, request: Received, shaped: Shaped) -> None: ...
-
-    def ended(self) -> None: ...

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from slime_agl.errors import EngineError
 from slime_agl.local.engine.backend import BackendInfo, Deliver, Finish, Generated, GenerateRequest, Load
+from slime_agl.local.engine.base import BackendBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class NumberText:
         return " ".join(map(str, ids))
 
 
-class ScriptedBackend:
+class ScriptedBackend(BackendBase):
     """script: a function of the request, or replies that are given out in order of arrival.
 
     text: an object with `encode(text)` and `decode(ids)`. `exchanges` lists all requests in order of arrival.
@@ -74,10 +75,9 @@ class ScriptedBackend:
         model_path: str = "",
         weight_version: str = "default",
     ) -> None:
+        super().__init__(BackendInfo(model_path, context_length, vocab_size, max_running=1_000), weight_version)
         self._script = script if callable(script) else _in_order(script)
         self._text = text or NumberText()
-        self._info = BackendInfo(model_path, context_length, vocab_size, max_running=1_000)
-        self._weight_version = weight_version
         self._changed = threading.Condition(threading.RLock())
         self._paused = False
         self._waiting: dict[str, tuple[Exchange, Deliver]] = {}
@@ -85,14 +85,6 @@ class ScriptedBackend:
         self.exchanges: list[Exchange] = []
         self.loaded_paths: list[str] = []
         self.flushes = 0
-
-    @property
-    def info(self) -> BackendInfo:
-        return self._info
-
-    @property
-    def weight_version(self) -> str:
-        return self._weight_version
 
     @property
     def healthy(self) -> bool:
