@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
@@ -30,6 +30,7 @@ class Answer:
     """
 
     text: str | None = None
+    _: KW_ONLY
     ids: Sequence[int] | None = None
     finish: str = STOP
     matched: int | str | None = None
@@ -42,7 +43,7 @@ class Answer:
             raise ValueError(f"finish is {self.finish!r}, it must be 'stop' or 'length'")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shaped:
     """Exactly what is sent: one logprob per id, and the finish reason."""
 
@@ -54,7 +55,7 @@ class Shaped:
 
     def first(self, count: int) -> Shaped:
         """The partial answer of an aborted request."""
-        return Shaped(self.ids[:count], self.logprobs[:count], ABORT, meta=self.meta)
+        return Shaped(ids=self.ids[:count], logprobs=self.logprobs[:count], finish=ABORT, meta=self.meta)
 
     def after(self, count: int) -> Shaped:
         """What is left to say after `first(count)`."""
@@ -96,7 +97,9 @@ def shape(
     if limit is not None and len(ids) > limit:
         ids, finish, matched = ids[:limit], LENGTH, None
     logprobs = tuple(pseudo_logprob(token, prompt_length + at) for at, token in enumerate(ids))
-    return Shaped(tuple(ids), logprobs, finish, matched if finish == STOP else None, answer.meta)
+    return Shaped(
+        ids=tuple(ids), logprobs=logprobs, finish=finish, matched=matched if finish == STOP else None, meta=answer.meta
+    )
 
 
 def _stopped(

@@ -187,7 +187,15 @@ class ScriptEngine:
         """Answer a probe for replay data. It is not part of the script, and is listed under `control`."""
         script, prompt = self._script, request.input_ids
         script.control.append(("/generate", request.body))
-        received = Received(-1, prompt, request.body["sampling_params"], {}, PROBE_RID, request.body, "")
+        received = Received(
+            index=-1,
+            input_ids=prompt,
+            sampling_params=request.body["sampling_params"],
+            headers={},
+            rid=PROBE_RID,
+            json=request.body,
+            text="",
+        )
         return self._generated(received, shape(Answer(ids=[1]), script.tokenizer, {}, prompt_length=len(prompt)))
 
     def _let_go(self, count: int | None) -> None:

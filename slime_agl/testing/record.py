@@ -12,7 +12,7 @@ from slime_agl.testing.answers import Answer, Shaped
 from slime_agl.testing.replay import FakeReplay
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """A `/generate` request. headers: names in lower case. json: the whole body. text: the prompt, decoded."""
 
@@ -25,7 +25,7 @@ class Received:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """The answer to a `/generate` request. finish: 'stop', 'length' or 'abort'."""
 

@@ -82,7 +82,7 @@ class FakeSGLang:
         meta: Mapping[str, Any] | None = None,
     ) -> FakeSGLang:
         """Script the next answer; see `Answer` for the arguments. Returns the fake, so calls chain."""
-        self._script.append(Answer(text, ids, finish, matched, meta or {}))
+        self._script.append(Answer(text, ids=ids, finish=finish, matched=matched, meta=meta or {}))
         return self
 
     def call_tool(self, name: str, arguments: Mapping[str, Any], *, text: str = "") -> FakeSGLang:
@@ -211,7 +211,11 @@ class FakeSGLang:
         return Answer(said) if isinstance(said, str) else said
 
     def sent(self, request: Received, shaped: Shaped) -> None:
-        self.answers.append(Sent(request, shaped.ids, shaped.logprobs, shaped.finish, shaped.matched))
+        self.answers.append(
+            Sent(
+                request=request, ids=shaped.ids, logprobs=shaped.logprobs, finish=shaped.finish, matched=shaped.matched
+            )
+        )
 
     def _workers(self) -> dict[str, Any]:
         worker = {"id": "fake", "url": self._url, "worker_type": "regular", "is_healthy": True, "load": self.in_flight}

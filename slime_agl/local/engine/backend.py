@@ -22,7 +22,7 @@ class BackendInfo:
     max_running: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One `/generate` call. body and headers are as received, for recordings; nothing else reads them."""
 
@@ -44,7 +44,7 @@ class Finish:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
     """What a request has so far (finish None) or in the end. Everything is cumulative.
 

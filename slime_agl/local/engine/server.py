@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypedDict, Unpack
 
@@ -111,7 +111,7 @@ class EngineServer:
         await runner.cleanup()
 
     def _application(self) -> web.Application:
-        app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[_errors_as_json])
+        app = web.Application(client_max_size=_LARGEST_BODY, middlewares=(_errors_as_json,))
         app.router.add_post("/generate", self._generate)
         for path in ("/health", "/health_generate"):
             app.router.add_get(path, self._health)
@@ -147,7 +147,7 @@ class EngineServer:
         finally:
             self._in_flight.discard(request.rid)
 
-    async def _updates(self, request: GenerateRequest) -> AsyncIterator[Generated]:
+    async def _updates(self, request: GenerateRequest) -> AsyncGenerator[Generated, None]:
         """Submit and yield until finished. Leaving early, as when the client goes away, aborts the request."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Generated | EngineError] = asyncio.Queue()
@@ -197,7 +197,6 @@ class EngineServer:
                 "port": self._bound_port,
                 "context_length": info.context_length,
                 "max_total_num_tokens": info.context_length * info.max_running,
-                "max_req_input_len": info.context_length - 1,
                 "max_running_requests": info.max_running,
                 "tp_size": 1,
                 "dp_size": 1,
@@ -340,8 +339,13 @@ class EngineThread:
         """Stop the server and wait for the thread. Idempotent."""
         if self._running:
             self._running = False
-            self._thread.run(self._server.stop())
+            self._thread.run(self._close())
             self._thread.stop()
+
+    async def _close(self) -> None:
+        await self._server.stop()
+        # Closing the loop would not wait for the helper threads.
+        await asyncio.get_running_loop().shutdown_default_executor()
 
     def __enter__(self) -> EngineThread:
         return self.start()
@@ -376,16 +380,16 @@ def _next_version(version: str) -> str:
 
 @web.middleware
 async def _errors_as_json(
-    http: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:
-        return await handler(http)
+        return await handler(request)
     except EngineError as error:
-        if error.status == 0 and http.transport is not None:
-            http.transport.abort()
+        if error.status == 0 and request.transport is not None:
+            request.transport.abort()
         return web.json_response(error_json(str(error)), status=error.status or 500)
     except web.HTTPException as error:
-        return web.json_response(error_json(f"{http.method} {http.path}: {error.reason}"), status=error.status)
+        return web.json_response(error_json(f"{request.method} {request.path}: {error.reason}"), status=error.status)
     except Exception as error:  # boundary of the server: one broken request must not look like a dead engine
-        logger.exception("%s %s failed", http.method, http.path)
+        logger.exception("%s %s failed", request.method, request.path)
         return web.json_response(error_json(f"{type(error).__name__}: {error}"), status=500)
