@@ -159,7 +159,9 @@ def _continuation(kind: str, words: Words, shape: int, context: list[dict], time
             new += [{"role": role, "content": words.content(shape)} for _ in range(times)]
     prefill = f"Surely {words.word()}" if kind.endswith("prefill") else None
     reply = Reply("" if calls else f"said {words.word()}", "", calls)
-    return Continuation(context, reply, new, Tools(TOOLS), {}, None, prefill)
+    return Continuation(
+        context=context, reply=reply, new_messages=new, tools=Tools(TOOLS), kwargs={}, last_id=None, prefill=prefill
+    )
 
 
 def _result(call: ToolCall, content: str) -> dict:

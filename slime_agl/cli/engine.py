@@ -43,7 +43,7 @@ def engine(model: str, host: str, port: int, max_running: int, seed: int, thread
         # Loading the model is slow: check the port first.
         require_bindable(host, port, "give a free port with --port, or 0 to take any")
         use_threads(threads)
-        server = EngineServer(load_backend(model, max_running=max_running, seed=seed), host, port, name=model)
+        server = EngineServer(load_backend(model, max_running=max_running, seed=seed), host=host, port=port, name=model)
     asyncio.run(_serve(server))
 
 

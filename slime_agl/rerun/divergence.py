@@ -22,7 +22,7 @@ Texts = Callable[[Sequence[int]], list[str]]
 Kind = Literal["changed", "more", "again", "images", "early"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
     """The first difference.
 
@@ -71,7 +71,16 @@ def unrecorded(ledger: Ledger, prompt: Unrecorded, texts: Texts) -> Divergence:
         f"({len(there_ids)} tokens recorded, {len(asked)} asked)"
     )
     diff = _diff(_lines(texts(nearest.new_ids)), _lines(texts(asked[len(base) :])), _lines(texts(base[-200:])))
-    return Divergence("changed", attempt, nearest.index, words, token, there, here, diff)
+    return Divergence(
+        kind="changed",
+        attempt=attempt,
+        turn=nearest.index,
+        words=words,
+        token=token,
+        recorded=there,
+        asked=here,
+        diff=diff,
+    )
 
 
 def ended_early(ledger: Ledger, missing: Sequence[Turn], texts: Texts, *, attempt: int) -> Divergence:
@@ -82,16 +91,16 @@ def ended_early(ledger: Ledger, missing: Sequence[Turn], texts: Texts, *, attemp
         f"the first is turn {first.index}"
     )
     diff = _diff(_lines(texts(first.new_ids)), [], [])
-    return Divergence("early", attempt, first.index, words, diff=diff)
+    return Divergence(kind="early", attempt=attempt, turn=first.index, words=words, diff=diff)
 
 
 def _asked_again(ledger: Ledger, turn: Turn, prompt: Unrecorded) -> Divergence:
     """A prompt with the very ids of a recorded one."""
     if prompt.images != ledger.images(turn.index):
         words = f"turn {turn.index}: the prompt has the recorded tokens, but shows other images"
-        return Divergence("images", prompt.attempt, turn.index, words)
+        return Divergence(kind="images", attempt=prompt.attempt, turn=turn.index, words=words)
     words = f"the prompt of turn {turn.index} was asked once more than when it was recorded"
-    return Divergence("again", prompt.attempt, turn.index, words)
+    return Divergence(kind="again", attempt=prompt.attempt, turn=turn.index, words=words)
 
 
 def _more(
@@ -100,7 +109,16 @@ def _more(
     diff = _diff([], _lines(texts(asked[len(base) :])), _lines(texts(base[-200:])))
     after = f"after turn {parent}, where the record ends" if parent is not None else "and the record has no turn"
     words = f"the agent asked for more: it went on {after} ({len(ledger.turns)} turns recorded)"
-    return Divergence("more", attempt, parent, words, len(base), None, _at(asked, len(base), texts), diff)
+    return Divergence(
+        kind="more",
+        attempt=attempt,
+        turn=parent,
+        words=words,
+        token=len(base),
+        recorded=None,
+        asked=_at(asked, len(base), texts),
+        diff=diff,
+    )
 
 
 def _parent(ledger: Ledger, asked: array) -> int | None:
@@ -134,11 +152,11 @@ def _lines(pieces: list[str]) -> list[str]:
 def _diff(recorded: list[str], asked: list[str], before: list[str]) -> tuple[str, ...]:
     """A unified diff, below the last lines of what both begin with."""
     before, shared = before[-CONTEXT_LINES - 1 : -1], before[-1] if before else ""
-    sides = [
+    one, other = (
         [*before, shared + lines[0], *lines[1:]] if lines else [*before, *([shared] if shared else [])]
         for lines in (recorded, asked)
-    ]
-    found = difflib.unified_diff(*sides, "recorded", "asked", n=CONTEXT_LINES, lineterm="")
+    )
+    found = difflib.unified_diff(one, other, "recorded", "asked", n=CONTEXT_LINES, lineterm="")
     # Line numbers would be those of an excerpt.
     lines = ["@@" if line.startswith("@@ ") else _cut(line) for line in found]
     if len(lines) > LONGEST_DIFF:

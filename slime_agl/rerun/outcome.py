@@ -13,7 +13,7 @@ Verdict = Literal["same", "diverged", "failed"]
 REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One execution, rerun.
 

@@ -37,7 +37,7 @@ LEFT_OUT = ("record_dir", "dashboard_port", "gateway", "async", "generate_return
 Pair = tuple[Record, RecordedExecution]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
     """What replaces what the record says; None and empty keep it.
 

@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -30,6 +30,7 @@ class Answer:
     """
 
     text: str | None = None
+    _: KW_ONLY
     ids: Sequence[int] | None = None
     finish: str = STOP
     matched: int | str | None = None
@@ -42,7 +43,7 @@ class Answer:
             raise ValueError(f"finish is {self.finish!r}, it must be 'stop' or 'length'")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shaped:
     """Exactly what is sent: one logprob per id, and the finish reason."""
 
@@ -54,7 +55,7 @@ class Shaped:
 
     def first(self, count: int) -> Shaped:
         """The partial answer of an aborted request."""
-        return Shaped(self.ids[:count], self.logprobs[:count], ABORT, meta=self.meta)
+        return Shaped(ids=self.ids[:count], logprobs=self.logprobs[:count], finish=ABORT, meta=self.meta)
 
     def after(self, count: int) -> Shaped:
         """What is left to say after `first(count)`."""
@@ -66,6 +67,12 @@ def pseudo_logprob(token: int, position: int) -> float:
     return -3.0 * ((token * 2654435761 + position * 40503 + 7) % 65521 + 1) / 65522
 
 
+def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    text = tokenizer.decode(list(ids))
+    assert isinstance(text, str)  # a list for a batch only
+    return text
+
+
 def shape(
     answer: Answer, tokenizer: PreTrainedTokenizerBase, params: Mapping[str, Any], *, prompt_length: int
 ) -> Shaped:
@@ -73,16 +80,16 @@ def shape(
 
     Given ids are never changed but by such an end: that is how a sampling that is not canonical is scripted.
     """
-    eos = tokenizer.eos_token_id
+    eos = cast("int | None", tokenizer.eos_token_id)
     if answer.ids is not None:
         ids, matched = list(answer.ids), answer.matched
         if matched is None and answer.finish == STOP and ids and ids[-1] == eos:
             matched = eos
     else:
-        ids, matched = tokenizer.encode(answer.text, add_special_tokens=False), answer.matched
+        ids, matched = tokenizer.encode(answer.text or "", add_special_tokens=False), answer.matched
         if answer.finish == STOP and not isinstance(matched, str):
             matched = eos if matched is None else matched
-            ids.append(matched)
+            ids += [] if matched is None else [matched]
     finish = answer.finish
     if (end := _stopped(ids, tokenizer, params)) is not None:
         ids, finish, matched = ids[: end[0]], STOP, end[1]
@@ -90,7 +97,9 @@ def shape(
     if limit is not None and len(ids) > limit:
         ids, finish, matched = ids[:limit], LENGTH, None
     logprobs = tuple(pseudo_logprob(token, prompt_length + at) for at, token in enumerate(ids))
-    return Shaped(tuple(ids), logprobs, finish, matched if finish == STOP else None, answer.meta)
+    return Shaped(
+        ids=tuple(ids), logprobs=logprobs, finish=finish, matched=matched if finish == STOP else None, meta=answer.meta
+    )
 
 
 def _stopped(
@@ -105,7 +114,7 @@ def _stopped(
     for at, token in enumerate(ids):
         if token in stop_ids:
             return at + 1, token
-        text = tokenizer.decode(ids[: at + 1]) if stops else ""
+        text = decode(tokenizer, ids[: at + 1]) if stops else ""
         if found := next((stop for stop in stops if stop in text), None):
             return at + 1, found
     return None

@@ -1,4 +1,4 @@
-"""What passes between the script and the HTTP side of the scripted server."""
+"""Values that pass between the script and the backend of the scripted server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slime_agl.testing.answers import Answer, Shaped
 from slime_agl.testing.replay import FakeReplay
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
     """A `/generate` request. headers: names in lower case. json: the whole body. text: the prompt, decoded."""
 
@@ -25,7 +25,7 @@ class Received:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """The answer to a `/generate` request. finish: 'stop', 'length' or 'abort'."""
 
@@ -37,7 +37,7 @@ class Sent:
 
 
 class Script(Protocol):
-    """What the server asks; all of it on the server's thread."""
+    """What the backend asks of the script, on the server's thread, and where it puts its records."""
 
     tokenizer: PreTrainedTokenizerBase
     weight_version: str
@@ -47,12 +47,8 @@ class Script(Protocol):
     control: list[tuple[str, Any]]
     requests: list[Received]
 
-    def arrived(self, request: Received) -> None: ...
-
     def next_fault(self) -> tuple[int, str] | None: ...
 
     def next_answer(self, request: Received) -> Answer | None: ...
 
     def sent(self, request: Received, shaped: Shaped) -> None: ...
-
-    def ended(self) -> None: ...

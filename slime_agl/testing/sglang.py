@@ -13,17 +13,18 @@ lists itself under `/workers`, so it stands in for a router as well as behind on
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from transformers import PreTrainedTokenizerBase
 
+from slime_agl.local.engine.server import EngineThread
 from slime_agl.testing.answers import Answer, Shaped
+from slime_agl.testing.engine import ScriptEngine
 from slime_agl.testing.record import Received, Sent
 from slime_agl.testing.replay import FakeReplay
-from slime_agl.testing.sglang_http import HttpSide
 from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text
 
 Responder = Callable[[Received], "Answer | str | None"]
@@ -65,8 +66,9 @@ class FakeSGLang:
         self._responder: Responder | None = None
         self._script: deque[Answer] = deque()
         self._faults: deque[tuple[int, str]] = deque()
-        self._changed = threading.Condition()
-        self._http = HttpSide(self)
+        self._engine = ScriptEngine(self)
+        self._server: EngineThread | None = None
+        self._url = ""
 
     # script
 
@@ -80,7 +82,7 @@ class FakeSGLang:
         meta: Mapping[str, Any] | None = None,
     ) -> FakeSGLang:
         """Script the next answer; see `Answer` for the arguments. Returns the fake, so calls chain."""
-        self._script.append(Answer(text, ids, finish, matched, meta or {}))
+        self._script.append(Answer(text, ids=ids, finish=finish, matched=matched, meta=meta or {}))
         return self
 
     def call_tool(self, name: str, arguments: Mapping[str, Any], *, text: str = "") -> FakeSGLang:
@@ -107,12 +109,12 @@ class FakeSGLang:
 
     def hold(self) -> FakeSGLang:
         """Keep requests that arrive from now on pending until `release`."""
-        self._http.hold()
+        self._engine.hold()
         return self
 
     def release(self, count: int | None = None) -> None:
         """Answer the `count` requests that are held longest and hold on, or all of them and stop holding."""
-        self._http.release(count)
+        self._engine.release(count)
 
     def fail_next(self, status: int, message: str = "scripted failure", *, times: int = 1) -> FakeSGLang:
         """Answer the next requests with an HTTP error; status 0 cuts the connection without an answer."""
@@ -133,8 +135,9 @@ class FakeSGLang:
         Raises:
             TimeoutError: they did not, after half a minute.
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: len(self.requests) >= count, PATIENCE_SECONDS):
+        changed = self._engine.changed
+        with changed:
+            if not changed.wait_for(lambda: len(self.requests) >= count, PATIENCE_SECONDS):
                 raise TimeoutError(f"{len(self.requests)} of {count} requests arrived within {PATIENCE_SECONDS:g} s")
 
     async def requests_arrived(self, count: int) -> None:
@@ -147,23 +150,34 @@ class FakeSGLang:
         Raises:
             TimeoutError: one still is, after half a minute.
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self.in_flight, PATIENCE_SECONDS):
+        changed = self._engine.changed
+        with changed:
+            if not changed.wait_for(lambda: not self.in_flight, PATIENCE_SECONDS):
                 raise TimeoutError(f"{self.in_flight} requests are still pending after {PATIENCE_SECONDS:g} s")
 
     # life
 
     @property
     def url(self) -> str:
-        return self._http.url
+        if not self._url:
+            raise RuntimeError("the fake server is not started; use `with FakeSGLang() as fake:` or call start()")
+        return self._url
 
     @property
     def in_flight(self) -> int:
         """Requests that have arrived and are not answered."""
-        return self._http.in_flight
+        return self._engine.in_flight
 
     def start(self) -> FakeSGLang:
-        self._http.start()
+        self._server = EngineThread(
+            self._engine,
+            port=urlsplit(self._url).port or 0,
+            name="fake",
+            pages={"/workers": self._workers},
+            on_control=lambda path, body: self.control.append((path, body)),
+            shutdown_seconds=0.1,
+        )
+        self._url = self._server.start().url
         return self
 
     def stop(self) -> None:
@@ -171,7 +185,9 @@ class FakeSGLang:
 
         `start` brings it back at the same address, with the same script.
         """
-        self._http.stop()
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
 
     def __enter__(self) -> FakeSGLang:
         return self.start()
@@ -179,12 +195,7 @@ class FakeSGLang:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # asked by the HTTP side, on its thread
-
-    def arrived(self, request: Received) -> None:
-        with self._changed:
-            self.requests.append(request)
-            self._changed.notify_all()
+    # asked by the engine, on the server's thread
 
     def next_fault(self) -> tuple[int, str] | None:
         return self._faults.popleft() if self._faults else None
@@ -199,9 +210,13 @@ class FakeSGLang:
             self.unanswered.append(request)
         return Answer(said) if isinstance(said, str) else said
 
-    def ended(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
     def sent(self, request: Received, shaped: Shaped) -> None:
-        self.answers.append(Sent(request, shaped.ids, shaped.logprobs, shaped.finish, shaped.matched))
+        self.answers.append(
+            Sent(
+                request=request, ids=shaped.ids, logprobs=shaped.logprobs, finish=shaped.finish, matched=shaped.matched
+            )
+        )
+
+    def _workers(self) -> dict[str, Any]:
+        worker = {"id": "fake", "url": self._url, "worker_type": "regular", "is_healthy": True, "load": self.in_flight}
+        return {"workers": [worker], "total": 1}

@@ -66,7 +66,7 @@ CHAT_TEMPLATE = """\
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """Build the tokenizer. It needs no file and no network; each call makes a new one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [tuple(pair.split(" ")) for pair in MERGES.split("|")]
+    merges = [(left, right) for left, _, right in (pair.partition(" ") for pair in MERGES.split("|"))]
     pieces = alphabet + ["".join(pair) for pair in merges]
     backend = Tokenizer(models.BPE(vocab={piece: at for at, piece in enumerate(pieces)}, merges=merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -102,7 +102,7 @@ def save_tiny_checkpoint(directory: str | Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     tokenizer = tiny_tokenizer()
     tokenizer.save_pretrained(path)
-    stop_ids = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
+    stop_ids = [tokenizer.vocab[TURN_END], tokenizer.vocab[END_OF_TEXT]]
     _write(path / "config.json", _model_config(len(tokenizer), stop_ids))
     _write(path / "generation_config.json", {"eos_token_id": stop_ids, "pad_token_id": stop_ids[1], "do_sample": True})
     return path

@@ -35,9 +35,9 @@ EVERYWHERE = {"numpy", "orjson"}
 DOORS = {
     "PIL": {"chat", "host"},
     "agentlightning": {"lightning", "testing"},
-    "aiohttp": {"engine", "testing"},
-    "aiohttp.http_exceptions": {"local", "testing"},
-    "aiohttp.web": {"gateway", "local", "testing"},
+    "aiohttp": {"engine"},
+    "aiohttp.http_exceptions": {"local"},
+    "aiohttp.web": {"gateway", "local"},
     "click": {"cli"},
     "gguf": {"local"},
     "httptools": {"engine"},

@@ -23,7 +23,9 @@ TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"typ
 
 
 def after(reply: Reply, *new: dict, last_id: int | None = None, context: tuple[dict, ...] = (USER,)) -> Continuation:
-    return Continuation(list(context), reply, list(new), None, {}, last_id)
+    return Continuation(
+        context=list(context), reply=reply, new_messages=list(new), tools=None, kwargs={}, last_id=last_id
+    )
 
 
 def text_of(renderer: Renderer, delta: Delta | Fork) -> str:
@@ -221,7 +223,14 @@ def continuations(draw: st.DrawFn) -> Continuation:
     reply, new = turn(draw(st.booleans()))
     if draw(st.booleans()) and reply.tool_calls:
         new.append(_user(draw(words)))
-    return Continuation(context, reply, new, draw(st.sampled_from([None, Tools(TOOLS)])), {}, None)
+    return Continuation(
+        context=context,
+        reply=reply,
+        new_messages=new,
+        tools=draw(st.sampled_from([None, Tools(TOOLS)])),
+        kwargs={},
+        last_id=None,
+    )
 
 
 def _user(text: str) -> dict:

@@ -36,7 +36,14 @@ def after(*said: str, role: str = "user", calls: tuple[ToolCall, ...] = (), **mo
     new = [{"role": role, "content": text} for text in said]
     for message, call in zip(new, calls, strict=False):
         message["tool_call_id"] = call.id
-    return Continuation(context, Reply("", "", calls), new, more.get("tools"), more.get("kwargs", {}), None)
+    return Continuation(
+        context=context,
+        reply=Reply("", "", calls),
+        new_messages=new,
+        tools=more.get("tools"),
+        kwargs=more.get("kwargs", {}),
+        last_id=None,
+    )
 
 
 def assert_as_rendered(renderer: Renderer, glue: Glue, c: Continuation) -> None:

@@ -241,4 +241,12 @@ class Talk:
             if role in ("user", "system"):
                 new += [{"role": role, "content": self.text()} for _ in range(self.dice.choice([1, 1, 2]))]
         prefill = f"Surely {self.text(PLAIN)}" if kind.endswith("prefill") else None
-        return Continuation(context, reply, new, tools and Tools(tools), {}, None, prefill)
+        return Continuation(
+            context=context,
+            reply=reply,
+            new_messages=new,
+            tools=tools and Tools(tools),
+            kwargs={},
+            last_id=None,
+            prefill=prefill,
+        )

@@ -74,7 +74,14 @@ def make(make_renderer: MakeRenderer, template: str, *stops: str, tokens: list[s
 
 
 def after(*new: dict, calls: tuple[ToolCall, ...] = (CALL,)) -> Continuation:
-    return Continuation([USER], Reply("" if calls else "yes", "", calls), list(new), None, {}, None)
+    return Continuation(
+        context=[USER],
+        reply=Reply("" if calls else "yes", "", calls),
+        new_messages=list(new),
+        tools=None,
+        kwargs={},
+        last_id=None,
+    )
 
 
 def result_of(said: str, road: str) -> dict:
@@ -84,7 +91,7 @@ def result_of(said: str, road: str) -> dict:
 
 def test_an_incomplete_stop_list_is_found_and_the_missing_token_named(tokenizer_for: MakeRenderer) -> None:
     plan = audit(make(tokenizer_for, CALL_END, "<end>"))
-    assert plan.report.kinds["tool"] == KindReport("fork", BEHIND, keeps_plain=True, keeps_reasoning=False)
+    assert plan.report.kinds["tool"] == KindReport(mode="fork", reason=BEHIND, keeps_plain=True, keeps_reasoning=False)
     assert plan.mode("user") == "short"
     (missing,) = plan.report.missing_stops
     assert missing.token == "<call_end>" and set(missing.kinds) >= {"tool", "parallel_tools", "tool_then_user"}

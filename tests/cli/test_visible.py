@@ -114,7 +114,16 @@ def show_execution() -> None:
 
 def show_outcomes() -> None:
     for kind in ("changed", "more", "early"):
-        way = Divergence(kind, 0, 1, EVIL, 1, EVIL, EVIL, ("+++" + EVIL, "-" + EVIL, EVIL))
+        way = Divergence(
+            kind=kind,
+            attempt=0,
+            turn=1,
+            words=EVIL,
+            token=1,
+            recorded=EVIL,
+            asked=EVIL,
+            diff=("+++" + EVIL, "-" + EVIL, EVIL),
+        )
         shared = {"step": EVIL, "name": EVIL, "turns": 1, "matched": 0, "attempts": (2, 1), "recorded_failure": EVIL}
         error = f'  File "{EVIL}"\n{EVIL}'
         for failure in (EVIL, "refused", ""):

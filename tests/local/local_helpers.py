@@ -62,7 +62,9 @@ class Driven:
         self._count += 1
         given = {"max_new_tokens": 12, "ignore_eos": True, **params}
         updates: queue.Queue[Generated | EngineError] = queue.Queue()
-        request = GenerateRequest(rid or f"r{self._count}", tuple(ids), SamplingParams(**given), stream=stream)
+        request = GenerateRequest(
+            rid=rid or f"r{self._count}", input_ids=tuple(ids), sampling=SamplingParams(**given), stream=stream
+        )
         self.backend.submit(request, updates.put)
         return updates
 

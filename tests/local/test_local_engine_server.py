@@ -8,7 +8,7 @@ import json
 import aiohttp
 import pytest
 
-from slime_agl.local.engine.scripted import Reply, ScriptedBackend, synthetic_logprob
+from slime_agl.local.engine.scripted import ScriptedBackend, ScriptedReply, synthetic_logprob
 from slime_agl.local.engine.server import EngineServer, EngineThread, serve
 
 
@@ -46,7 +46,7 @@ async def start():
 
 
 async def test_an_answer_has_the_shape_of_sglangs(start):
-    backend, client = await start([Reply((7, 8, 9), cached_tokens=2)])
+    backend, client = await start([ScriptedReply((7, 8, 9), cached_tokens=2)])
     status, answer = await client.post(
         "/generate",
         {"input_ids": [1, 2, 3], "rid": "mine", "return_logprob": True, "sampling_params": {"max_new_tokens": 5}},
@@ -72,7 +72,7 @@ async def test_an_answer_has_the_shape_of_sglangs(start):
 
 
 async def test_text_is_encoded_and_the_output_cut_at_the_limit(start):
-    backend, client = await start([Reply((7, 8, 9))])
+    backend, client = await start([ScriptedReply((7, 8, 9))])
     _, answer = await client.post("/generate", {"text": "4 5", "sampling_params": {"max_new_tokens": 2}})
     assert backend.exchanges[0].request.input_ids == (4, 5)
     assert answer["output_ids"] == [7, 8]
@@ -81,7 +81,7 @@ async def test_text_is_encoded_and_the_output_cut_at_the_limit(start):
 
 
 async def test_a_stream_is_cumulative_events_and_a_done(start):
-    _, client = await start([Reply((7, 8))])
+    _, client = await start([ScriptedReply((7, 8))])
     _, text = await client.post("/generate", {"input_ids": [1], "stream": True})
     first, done = text.strip().split("\n\n")
     assert json.loads(first.removeprefix("data: "))["output_ids"] == [7, 8]
@@ -89,7 +89,7 @@ async def test_a_stream_is_cumulative_events_and_a_done(start):
 
 
 async def test_an_error_after_a_stream_has_begun_is_an_event(start):
-    _, client = await start([Reply(status=503)])
+    _, client = await start([ScriptedReply(status=503)])
     _, text = await client.post("/generate", {"input_ids": [1], "stream": True})
     assert json.loads(text.split("\n\n")[0].removeprefix("data: ")) == {"error": {"message": "the script answers 503"}}
 
@@ -119,7 +119,7 @@ async def test_bad_requests_are_refused_before_the_backend_sees_them(start, body
 
 
 async def test_what_the_router_adds_to_a_request_is_accepted(start):
-    _, client = await start([Reply((7,))])
+    _, client = await start([ScriptedReply((7,))])
     added = {
         "model": None,
         "return_text_in_logprobs": False,
@@ -136,7 +136,7 @@ async def test_what_the_router_adds_to_a_request_is_accepted(start):
 
 
 async def test_an_error_of_the_backend_keeps_its_status(start):
-    _, client = await start([Reply(status=503)])
+    _, client = await start([ScriptedReply(status=503)])
     assert await client.post("/generate", {"input_ids": [1]}) == (503, {"error": {"message": "the script answers 503"}})
 
 
@@ -147,7 +147,7 @@ async def test_a_crash_in_the_script_is_a_500_that_names_it(start, caplog):
 
 
 async def test_abort_by_rid_answers_with_partial_output_and_leaves_the_others(start):
-    backend, client = await start(lambda _: Reply((7, 8, 9), hold=True, partial=2))
+    backend, client = await start(lambda _: ScriptedReply((7, 8, 9), hold=True, partial=2))
     asked = [asyncio.create_task(client.post("/generate", {"input_ids": [1], "rid": rid})) for rid in ("a", "b")]
     await asyncio.to_thread(backend.wait_until, held=2)
     assert await client.post("/abort_request", {"rid": "a"}) == (200, "")
@@ -159,7 +159,7 @@ async def test_abort_by_rid_answers_with_partial_output_and_leaves_the_others(st
 
 
 async def test_a_pause_with_an_empty_body_aborts_all_and_new_requests_wait(start):
-    backend, client = await start(lambda _: Reply((7, 8, 9), hold=True, partial=1))
+    backend, client = await start(lambda _: ScriptedReply((7, 8, 9), hold=True, partial=1))
     first = asyncio.create_task(client.post("/generate", {"input_ids": [1]}))
     await asyncio.to_thread(backend.wait_until, held=1)
     assert (await client.get("/flush_cache"))[0] == 400
@@ -180,7 +180,7 @@ async def test_a_pause_with_an_empty_body_aborts_all_and_new_requests_wait(start
 
 
 async def test_a_client_that_goes_away_ends_its_request(start):
-    backend, client = await start(lambda _: Reply((7,), hold=True))
+    backend, client = await start(lambda _: ScriptedReply((7,), hold=True))
     asked = asyncio.create_task(client.post("/generate", {"input_ids": [1]}))
     await asyncio.to_thread(backend.wait_until, held=1)
     asked.cancel()
@@ -189,7 +189,7 @@ async def test_a_client_that_goes_away_ends_its_request(start):
 
 
 async def test_two_requests_cannot_have_one_rid(start):
-    backend, client = await start(lambda _: Reply((7,), hold=True))
+    backend, client = await start(lambda _: ScriptedReply((7,), hold=True))
     first = asyncio.create_task(client.post("/generate", {"input_ids": [1], "rid": "a"}))
     await asyncio.to_thread(backend.wait_until, held=1)
     status, answer = await client.post("/generate", {"input_ids": [1], "rid": "a"})
@@ -199,7 +199,7 @@ async def test_two_requests_cannot_have_one_rid(start):
 
 
 async def test_weight_versions_are_the_callers_or_count_up(start):
-    backend, client = await start(lambda _: Reply((7,)))
+    backend, client = await start(lambda _: ScriptedReply((7,)))
     for body, version in (({}, "1"), ({}, "2"), ({"weight_version": 40}, "40"), ({}, "41")):
         status, answer = await client.post("/update_weights_from_disk", {"model_path": "/weights", **body})
         assert (status, answer["success"]) == (200, True)
@@ -245,7 +245,7 @@ async def test_a_taken_port_is_an_error_and_leaves_nothing_running(start):
 
 
 async def test_stopping_answers_what_is_in_flight():
-    backend = ScriptedBackend(lambda _: Reply((7, 8), hold=True, partial=1))
+    backend = ScriptedBackend(lambda _: ScriptedReply((7, 8), hold=True, partial=1))
     async with aiohttp.ClientSession() as session, serve(backend) as server:
         client = Client(session)
         asked = asyncio.create_task(client.post(f"{server.url}/generate", {"input_ids": [1]}))
@@ -255,7 +255,7 @@ async def test_stopping_answers_what_is_in_flight():
 
 
 def test_a_thread_of_its_own_serves_a_caller_that_blocks():
-    backend = ScriptedBackend(lambda _: Reply((7,)))
+    backend = ScriptedBackend(lambda _: ScriptedReply((7,)))
 
     async def ask(url: str) -> tuple[int, object]:
         async with aiohttp.ClientSession() as session:

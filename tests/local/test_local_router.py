@@ -13,7 +13,7 @@ import pytest
 
 from slime_agl.errors import EngineUnavailable
 from slime_agl.local.engine.router import start_router
-from slime_agl.local.engine.scripted import Reply, ScriptedBackend
+from slime_agl.local.engine.scripted import ScriptedBackend, ScriptedReply
 from slime_agl.local.engine.server import EngineThread
 
 pytest.importorskip("sglang_router")
@@ -22,7 +22,9 @@ pytest.importorskip("sglang_router")
 @pytest.fixture(scope="module")
 def routed():
     """Two scripted engines behind one router; prompts that begin with 99 are held."""
-    backends = [ScriptedBackend(lambda request: Reply((7, 8), hold=request.input_ids[0] == 99)) for _ in range(2)]
+    backends = [
+        ScriptedBackend(lambda request: ScriptedReply((7, 8), hold=request.input_ids[0] == 99)) for _ in range(2)
+    ]
     with EngineThread(backends[0]) as first, EngineThread(backends[1]) as second:
         with start_router([first.url, second.url]) as router:
             yield router, backends, [first.url, second.url]

@@ -21,7 +21,7 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _MESSAGE = "<|message|>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Message:
     """raw: as written. recipient: whom it calls, '' for nobody. begun: its content is. closed: something ends it."""
 
@@ -69,17 +69,17 @@ class HarmonyCalls:
 def _messages(text: str) -> Iterator[_Message]:
     """The messages of a turn. Text without any marker is one message."""
     if _MESSAGE not in text and not _RECIPIENT.search(text.partition("<|")[0]) and "<|channel|>" not in text:
-        yield _Message(text, "final", "", text, True, False)
+        yield _Message(raw=text, channel="final", recipient="", content=text, begun=True, closed=False)
         return
     for raw in _BETWEEN.split(text):
         head, begun, content = raw.partition(_MESSAGE)
         recipient, channel = _RECIPIENT.search(head), _CHANNEL.search(head)
         end = _END.search(content)
         yield _Message(
-            raw,
-            channel[1] if channel else "final",
-            recipient[1] if recipient else "",
-            content[: end.start()] if end else content,
-            bool(begun),
-            end is not None,
+            raw=raw,
+            channel=channel[1] if channel else "final",
+            recipient=recipient[1] if recipient else "",
+            content=content[: end.start()] if end else content,
+            begun=bool(begun),
+            closed=end is not None,
         )

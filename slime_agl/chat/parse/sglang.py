@@ -1,5 +1,8 @@
 """sglang's own parsers, for the models they know. Only this module imports sglang, and only when a parser is named."""
 
+# pyright: reportMissingImports=false
+# sglang is optional; its parsers are used where it is installed.
+
 from __future__ import annotations
 
 import re

@@ -25,7 +25,7 @@ HISTORY_KWARGS: tuple[tuple[str, bool], ...] = (
     ("keep_thinking", True),
 )
 VARIABLES_HELD = 64
-UNPROVEN = KindReport("fork", "unproven", False, False)
+UNPROVEN = KindReport(mode="fork", reason="unproven", keeps_plain=False, keeps_reasoning=False)
 
 
 class TemplateAudit:

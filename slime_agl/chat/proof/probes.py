@@ -9,6 +9,7 @@ from typing import Any
 from slime_agl.chat.template.delta import Continuation
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.shape import PROBE_TOOLS
+from slime_agl.chat.template.tools import Tools
 
 ANSWER, THOUGHT, VALUE = "the seventh gate stands open", "counting gates along the wall", "quartz lantern"
 KINDS = (
@@ -76,7 +77,19 @@ def probes(kind: str, kwargs: Mapping[str, Any], *, reasoning: bool, shows_calls
     if new_messages:
         cases.append((*contexts[0], [message for message in new_messages for _ in range(2)]))
     for context, tools, new in cases:
-        yield Probe(Continuation(context, reply, new, tools, dict(kwargs), None, prefill), words, _news(new))
+        yield Probe(
+            Continuation(
+                context=context,
+                reply=reply,
+                new_messages=new,
+                tools=tools,
+                kwargs=dict(kwargs),
+                last_id=None,
+                prefill=prefill,
+            ),
+            words,
+            _news(new),
+        )
 
 
 def calls_of(kind: str) -> tuple[ToolCall, ...]:
@@ -93,7 +106,7 @@ def _new_messages(kind: str, calls: tuple[ToolCall, ...]) -> list[dict]:
     return results + [_NEXT[role] for role in parts if role in _NEXT]
 
 
-def _contexts(reasoning: bool, *, needs_tools: bool) -> Iterator[tuple[list[dict], list[dict] | None]]:
+def _contexts(reasoning: bool, *, needs_tools: bool) -> Iterator[tuple[list[dict], Tools | None]]:
     earlier = ToolCall("probe0000", "probe_tool", '{"probe": "old lamp"}')
     thought = "an older thought" if reasoning else ""
     called = [SYSTEM, USER, reply_message(Reply("", thought, (earlier,))), result_of(earlier, "lit since dusk")]

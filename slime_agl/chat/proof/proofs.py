@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slime_agl.chat.proof.probes import THOUGHT, USER, VALUE, Probe, calls_of, probes
@@ -22,19 +22,25 @@ def prove(renderer: Renderer, kind: str, kwargs: Mapping[str, Any]) -> KindRepor
     thinking = list(probes(kind, kwargs, reasoning=True, shows_calls=shows_calls))
     fulls = [(probe, full) for probe in plain + thinking if (full := whole(renderer, probe.continuation))]
     if not fulls:
-        return KindReport("fork", "template_refused", False, False)
+        return KindReport(mode="fork", reason="template_refused", keeps_plain=False, keeps_reasoning=False)
     mode, reason = _choose(renderer, fulls)
-    keeps = [
+    keeps_plain, keeps_reasoning = (
         [_keeps(renderer, probe.continuation, full) for probe, full in fulls if probe in group]
         for group in (plain, thinking)
-    ]
+    )
     hides = {role: None for probe, full in fulls for role, word in probe.news if word not in full}
-    return KindReport(mode, reason, *(bool(found) and all(found) for found in keeps), hides=tuple(hides))
+    return KindReport(
+        mode=mode,
+        reason=reason,
+        keeps_plain=bool(keeps_plain) and all(keeps_plain),
+        keeps_reasoning=bool(keeps_reasoning) and all(keeps_reasoning),
+        hides=tuple(hides),
+    )
 
 
 def shown(
     renderer: Renderer,
-    messages: list[dict],
+    messages: Sequence[dict],
     tools: list[dict] | None,
     kwargs: Mapping[str, Any],
     generation_prompt: bool = False,

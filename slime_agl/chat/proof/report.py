@@ -39,7 +39,7 @@ class MissingStop:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KindReport:
     """What holds for one kind of continuation.
 
@@ -60,7 +60,7 @@ class KindReport:
         return not (self.keeps_reasoning if reasoning else self.keeps_plain)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What a template does, and the plan that follows from it.
 

@@ -1,4 +1,4 @@
-"""The tokens between two turns: the ids that extend what an engine was shown and answered."""
+"""Compute the tokens between two turns: the ids that extend what the engine was sent and what it sampled."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ HISTORY = ("append", "template")
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The ids to append to the held ones. They are glue, never trained.
+    """The ids to append to those of the continued turn. They are glue, never trained.
 
-    media: the images they show. rendered: the template was run for them; else their text was put together
-    from what it wrote before.
+    media: the images they show. rendered: the template ran for them; else their text was assembled (see `glue`).
     """
 
     ids: list[int]
@@ -36,7 +35,7 @@ class Delta:
 
 
 class Plan(Protocol):
-    """What the audit found out about the template. kwargs: template variables of the request."""
+    """The audit's findings about the template. kwargs: template variables of the request."""
 
     @property
     def closes_turns(self) -> bool:
@@ -51,10 +50,10 @@ class Plan(Protocol):
 
 
 class DeltaEncoder:
-    """Extends held ids by what came after them.
+    """Extends a turn's ids by what came after them.
 
-    history: 'append' keeps what the model was shown; 'template' forks where the template would
-    rewrite it, so that training sees what a stock chat endpoint shows.
+    history: 'append' keeps the ids that the model was sent; 'template' forks where the template would rewrite them, so
+    that training sees what a stock chat endpoint sends.
 
     Raises:
         ConfigError: `history` is neither.
@@ -71,9 +70,9 @@ class DeltaEncoder:
         self._short: set[tuple[frozenset[int], str]] = set()
 
     def delta(self, c: Continuation) -> Delta | Fork:
-        """Return the ids that come after the held ones, or why there are none.
+        """Return the ids to append, or why the turn cannot be extended.
 
-        In mode 'short' the cost grows with the new messages only; the first time also with system message and tools.
+        In context 'short' the cost grows with the new messages only; the first time also with system message and tools.
         """
         kind = kind_of(c.reply, c.new_messages, prefilled=c.prefill is not None)
         if any(message["role"] == "assistant" for message in c.new_messages):
@@ -95,12 +94,11 @@ class DeltaEncoder:
         return Delta(self._splice(tail.ids, c.last_id), tail.media)
 
     def quick(self, c: Continuation) -> bool:
-        """Whether `delta` takes microseconds: a shape seen before, whose text is put together; else it may take tenths of
-        a second."""
+        """Return False if `delta` may take tenths of a second: its shape is new and has to be tried first."""
         return self._glue.knows(c)
 
     def _mode(self, kind: str, kwargs: Mapping[str, Any]) -> Mode:
-        """What the plan says. The usual, a proven kind without variables, is told without asking it again."""
+        """Ask the plan. The common case, a proven kind without template variables, is cached: the plan builds a key."""
         known = (self._renderer.marker_ids, kind)
         if not kwargs and known in self._short:
             return "short"
@@ -112,8 +110,11 @@ class DeltaEncoder:
     def _splice(self, ids: list[int], last_id: int | None) -> list[int]:
         """Leave the marker out when the model has already ended its turn.
 
-        Without a sampled stop id (length, stop string, abort) the marker is written for the model, as glue.
+        Without a sampled stop id (length, stop string, abort) the marker closes the turn for the model, as glue.
         """
+        # Two families of templates. A closer: every turn ends with a stop id, so any sampled stop id already closed it,
+        # and ids[0] would close it twice. An opener (GLM): the stop id opens the next role, so it may only be left out
+        # if the model sampled exactly that opener.
         ended = last_id == ids[0] or (self._plan.closes_turns and last_id in self._renderer.marker_ids)
         return ids[1:] if ended else ids
 

@@ -44,8 +44,7 @@ def fast_encoder(tokenizer: Any) -> Encode | None:
     import tiktoken
 
     core = getattr(tokenizer, "backend_tokenizer", None)
-    pattern = None if core is None else _pattern(core)
-    if pattern is None:
+    if core is None or (pattern := _pattern(core)) is None:
         return None
     model = orjson.loads(core.to_str())
     ranks, special = _ranks(model["model"]), _special(model["added_tokens"])

@@ -1,8 +1,16 @@
-"""Tails put together instead of rendered.
+"""Assemble the text of a continuation without running the template.
 
-Most templates write constant text around what is said in new messages. Where trials show that one
-does, its tail is rendered once with stand-ins for what is said, and each later tail is those pieces
-with the real words between them.
+Why: rendering is most of what a continued turn would cost. With Qwen2.5's template and one tool, a tail takes 0.51 ms of
+CPU rendered and 0.05 ms assembled, where the gateway's whole turn takes 0.6 ms.
+
+How: most templates write constant text around the content of new messages. The tail is rendered once with marks in
+place of the contents; cut at the marks, it gives the constant pieces. Later tails are those pieces with the real
+contents between them.
+
+Proof: the audit first proves that the rendered tail, in context 'short', is the end of the whole conversation's
+rendering. Then, before the first assembly of each shape (see `_shape`), about a hundred trials compare assembled with
+rendered text. Their contents are what a template could react to: its own string literals, JSON, numbers, tags, white
+space, long runs. One difference, or a shape that is never tried (images, prefills), and every tail is rendered.
 """
 
 from __future__ import annotations
@@ -13,7 +21,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any
 
 import orjson
 
@@ -23,68 +30,81 @@ from slime_agl.chat.template.shape import PROBE_TOOLS
 from slime_agl.chat.template.tail import Continuation, Fork, tail_of
 from slime_agl.lru import LRU
 
-HELD = 1024
+CACHED = 1024
 MOST_MESSAGES, MOST_SHAPES = 8, 128
 _LITERAL = re.compile(r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\"""")
 _SAID = (
-    "word", "two  words\n\n\nand more", '{"a": [1, 2.50], "b": null}', "[1, 2]", "12", "true", "None",
-    '"quoted" \'twice\' \\n <b>&amp;</b> {{ x }} {% y %}', "<think>\nfirst\n</think>\nthen", "</think>x", "ﬁ ﷺ é́ 日本 👍🏽",
+    "word",
+    "two  words\n\n\nand more",
+    '{"a": [1, 2.50], "b": null}',
+    "[1, 2]",
+    "12",
+    "true",
+    "None",
+    "\"quoted\" 'twice' \\n <b>&amp;</b> {{ x }} {% y %}",
+    "<think>\nfirst\n</think>\nthen",
+    "</think>x",
+    "ﬁ ﷺ é́ 日本 👍🏽",
     "-" * 5000,
-)  # fmt: skip
+)
 
 Pieces = tuple[str, ...]
 Manner = Callable[[str], str]
-Shape = tuple[tuple[str, ...], int, bool, bytes]
+"""How a template writes a content: unchanged (`str`), or stripped (`str.strip`)."""
+ContinuationShape = tuple[tuple[str, ...], int, bool, bytes]
+Kind = tuple[ContinuationShape, bool, bool]
 
 
 class Glue:
-    """The pieces of one renderer's tails in mode 'short', by what they may depend on.
+    """Caches the pieces of one renderer's tails in context 'short', keyed by everything they can depend on.
 
-    That is: roles of the new messages, number of calls, white space at the ends of what is said, system
-    message, tools, template variables, stop tokens.
+    That is: roles of the new messages, number of calls, white space at the ends of contents, system message, tools,
+    template variables, stop tokens.
     """
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._proven: dict[Any, Manner | None] = {}
+        self._proven: dict[Kind, Manner | None] = {}
         self._proving = threading.Lock()
-        self._held: LRU[Any, tuple[Manner | None, Pieces | None]] = LRU(HELD)
+        self._cached: LRU[object, tuple[Manner | None, Pieces | None]] = LRU(CACHED)
 
     def ids(self, c: Continuation) -> list[int] | None:
-        """The ids that `tail_of` gives in mode 'short', None where only rendering tells."""
-        if not _tried(c):
+        """Return the ids that `tail_of` returns in context 'short', or None if the tail has to be rendered."""
+        if not _assemblable(c):
             return None
         manner, pieces = self._pieces(c)
         if manner is None or pieces is None:
             return None
+        # The text is encoded whole: tokens may span the border between a piece and a content.
         ids = self._renderer.encode(_joined(pieces, c.new_messages, manner))
         return ids if ids and ids[0] in self._renderer.marker_ids else None
 
     def knows(self, c: Continuation) -> bool:
-        """Whether `ids` answers without the trials of a new shape, which take up to some tenths of a second."""
-        return not _tried(c) or _kind(c) in self._proven
+        """Return False if `ids` would first run the trials of a new shape, which take up to a few tenths of a second."""
+        return not _assemblable(c) or _kind(c) in self._proven
 
     def _pieces(self, c: Continuation) -> tuple[Manner | None, Pieces | None]:
         shape, system = _shape(c), _system(c)
         key = (shape, system, c.tools and c.tools.text, self._renderer.stop_tokens)
-        held = self._held.get(key)
-        if held is None:
+        cached = self._cached.get(key)
+        if cached is None:
             manner = self._manner(c, system)
-            held = self._held[key] = (manner, _cut_up(self._renderer, c) if manner else None)
-        return held
+            cached = self._cached[key] = (manner, _cut_up(self._renderer, c) if manner else None)
+        return cached
 
     def _manner(self, c: Continuation, system: str | None) -> Manner | None:
         kind = _kind(c)
         if kind not in self._proven:
             with self._proving:
-                # Each costs some hundred renders, once; an agent may invent template variables at every turn.
+                # Each kind costs about a hundred renders, once. The bound is for agents that send other template
+                # variables at every turn: beyond it, their tails are rendered.
                 if kind not in self._proven and len(self._proven) < MOST_SHAPES:
                     self._proven[kind] = _manner(self._renderer, c, system)
         return self._proven.get(kind)
 
 
-def _shape(c: Continuation) -> Shape:
-    """What a tail's pieces depend on, apart from system message and tools."""
+def _shape(c: Continuation) -> ContinuationShape:
+    """Return what a tail's pieces depend on, apart from system message, tools and stop tokens."""
     kwargs = orjson.dumps(c.kwargs, option=orjson.OPT_SORT_KEYS) if c.kwargs else b""
     roles = tuple(message["role"] for message in c.new_messages)
     return roles, len(c.reply.tool_calls), _ragged(c.new_messages), kwargs
@@ -94,13 +114,16 @@ def _system(c: Continuation) -> str | None:
     return c.context[0]["content"] if c.context and c.context[0]["role"] == "system" else None
 
 
-def _kind(c: Continuation) -> tuple[Shape, bool, bool]:
-    """What is tried once: a shape, with a system message or without, with tools or without."""
+def _kind(c: Continuation) -> Kind:
+    """Return what the trials cover: a shape, with or without a system message, with or without tools.
+
+    The trials bring their own system message and tools; for each real pair, `_cut_up` reads the pieces anew.
+    """
     return _shape(c), _system(c) is None, c.tools is None
 
 
-def _tried(c: Continuation) -> bool:
-    """Whether the new messages are of the sort that is tried: text, with ids of this turn's calls."""
+def _assemblable(c: Continuation) -> bool:
+    """Check that the trials cover the new messages: text only, no keys but names and the ids of this turn's calls."""
     if c.prefill is not None or len(c.new_messages) > MOST_MESSAGES:
         return False
     ids = {call.id for call in c.reply.tool_calls}
@@ -114,7 +137,7 @@ def _tried(c: Continuation) -> bool:
 
 
 def _ragged(messages: Sequence[dict]) -> bool:
-    """Whether a message is empty, or has white space at an end, which many templates remove."""
+    """Check for contents that are empty or have white space at an end, which many templates strip."""
     return any(not said or said[0].isspace() or said[-1].isspace() for said in (m["content"] for m in messages))
 
 
@@ -124,7 +147,7 @@ def _joined(pieces: Pieces, messages: Sequence[dict], manner: Manner) -> str:
 
 
 def _cut_up(renderer: Renderer, c: Continuation) -> Pieces | None:
-    """The tail's text around what the new messages say; None when that is not there once each, in order."""
+    """Return the tail's text around the new contents; None unless each stands there once, in order."""
     marks = [f"Sntnl{at}x{at}" for at in range(len(c.new_messages))]
     said = [{**message, "content": mark} for message, mark in zip(c.new_messages, marks, strict=True)]
     tail = tail_of(renderer, replace(c, new_messages=said), "short")
@@ -141,8 +164,10 @@ def _cut_up(renderer: Renderer, c: Continuation) -> Pieces | None:
 
 
 def _manner(renderer: Renderer, c: Continuation, system: str | None) -> Manner | None:
-    """How the tail of continuations of this shape puts what is said between the same pieces, whatever is said,
-    called and named: as it stands, or without white space at its ends; None for any other way."""
+    """Try how the template writes contents in this shape; None if the same pieces do not fit every trial.
+
+    Names of tools and ids of calls must not change the pieces either, as the cache is not keyed by them.
+    """
     context = [{"role": "user", "content": "x"}]
     if system is not None:
         context.insert(0, {"role": "system", "content": "You keep a lighthouse."})
@@ -150,7 +175,14 @@ def _manner(renderer: Renderer, c: Continuation, system: str | None) -> Manner |
 
     def trial(said: str, name: str = "probe_tool", first: int = 1, named: bool = True) -> Continuation:
         calls = tuple(ToolCall(f"probe{first + at:04d}", name, "{}") for at in range(len(c.reply.tool_calls)))
-        return Continuation(context, Reply("", "", calls), _saying(c, said, calls, named), tools, c.kwargs, None)
+        return Continuation(
+            context=context,
+            reply=Reply("", "", calls),
+            new_messages=_saying(c, said, calls, named),
+            tools=tools,
+            kwargs=c.kwargs,
+            last_id=None,
+        )
 
     pieces = _cut_up(renderer, trial("x"))
     others = (trial("x", "other", 4), trial("x", named=False))
@@ -180,7 +212,7 @@ def _saying(c: Continuation, said: str, calls: Sequence[ToolCall], named: bool) 
 
 
 def _sayings(template: str, *, ragged: bool) -> list[str]:
-    """What a template might look for: its own string literals foremost, alone and at both ends of a word."""
+    """Return contents that a template might react to: above all its own string literals, alone and around a word."""
     found: dict[str, None] = dict.fromkeys(_SAID)
     for match in _LITERAL.findall(template):
         try:

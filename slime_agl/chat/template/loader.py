@@ -78,7 +78,7 @@ def _config(path: str) -> dict[str, Any]:
     """The checkpoint's config.json as it stands, {} without one."""
     file = Path(path) / "config.json"
     if not Path(path).exists():
-        from transformers.utils import cached_file
+        from transformers.utils.hub import cached_file
 
         found = cached_file(path, "config.json", _raise_exceptions_for_missing_entries=False)
         if found is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from slime_agl.errors import TemplateError
@@ -42,6 +42,7 @@ class Reply:
     text: str
     reasoning: str
     tool_calls: tuple[ToolCall, ...]
+    _: KW_ONLY
     ill_formed: bool = False
     stopped_by: str = ""
 
@@ -161,7 +162,10 @@ def _normalise_one(message: dict, index: int) -> dict:
         raise TemplateError(f"{where} has role {role!r}; a chat template takes {', '.join(ROLES)} and developer")
     content = message.get("content")
     out: dict[str, Any] = {"role": role}
-    out["content"] = _parts(content, where, role) if shows_images(content) else _content(content, where)
+    if isinstance(content, list) and shows_images(content):
+        out["content"] = _parts(content, where, role)
+    else:
+        out["content"] = _content(content, where)
     for key in ("name", "tool_call_id", "reasoning_content"):
         if isinstance(message.get(key), str):
             out[key] = message[key]

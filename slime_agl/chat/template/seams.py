@@ -1,8 +1,8 @@
-"""Proof that the cut before a tail drops nothing of the new messages.
+"""Prove that the cut before a tail drops nothing of the new messages.
 
-A cut falls at the first stop token after the continued turn. Where the list of stop tokens is incomplete that is
-behind a tool result, and the model would never see it. So what a cut leaves out must be known to be the template's
-own: the same text stands there when the new messages say something else, and nothing of them stands before it.
+The cut falls at the first stop token after the continued turn. If the list of stop tokens is incomplete, that token can
+stand behind a tool result, which the model would then never see. So the dropped text must be the template's own: it
+stays the same when the new messages say something else, and none of their contents stands in it or before it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HELD, LONGEST_HELD = 1024, 4096
 
 
 class Seams:
-    """The gaps of one renderer's tails that are proven to be free of new messages. Safe to use from many threads.
+    """Caches which gaps of one renderer's tails are proven free of new messages. Safe to use from many threads.
 
-    A gap that was seen before costs one look; a new one a render with marks in place of what is said.
+    A known gap costs one lookup, a new one a render with marks in place of the new contents.
     """
 
     def __init__(self, renderer: Renderer) -> None:
@@ -33,7 +33,7 @@ class Seams:
         self._held: LRU[Any, tuple[Fork | None]] = LRU(HELD)
 
     def fork(self, c: Continuation, tail: Tail, mode: Mode) -> Fork | None:
-        """Return why `tail` must not be used, None when everything that is new stands in it."""
+        """Return why `tail` must not be used, or None if it holds everything new."""
         key = self._key(c, tail, mode)
         held = self._held.get(key)
         if held is not None:
@@ -46,7 +46,8 @@ class Seams:
     def _key(self, c: Continuation, tail: Tail, mode: Mode) -> Any:
         gap = tail.gap
         for call in c.reply.tool_calls:
-            # Ids are new in every turn, and some templates write them behind a call's arguments.
+            # Call ids are new in every turn, and some templates write them after a call's arguments: with them in
+            # the key, no lookup would ever hit.
             gap = gap.replace(call.id, "\0") if call.id else gap
         kwargs = orjson.dumps(c.kwargs, option=orjson.OPT_SORT_KEYS) if c.kwargs else b""
         roles = tuple(message["role"] for message in c.new_messages)
@@ -61,12 +62,12 @@ class Seams:
         before, after = written
         if any(mark in before for mark in marks):
             return Fork(ELSEWHERE)
-        gap = gap_of(self._renderer, after)
-        return None if gap == tail.gap and not any(mark in gap for mark in marks) else Fork(BEHIND)
+        unmarked = gap_of(self._renderer, after) == tail.gap and not any(mark in tail.gap for mark in marks)
+        return None if unmarked else Fork(BEHIND)
 
 
 def _marked(messages: Sequence[dict], marks: Sequence[str]) -> list[dict]:
-    """The messages, each saying its mark in place of its text; images stay."""
+    """Replace each message's text by its mark; images stay."""
     return [
         {**message, "content": _said(message["content"], mark)} for message, mark in zip(messages, marks, strict=True)
     ]

@@ -1,10 +1,10 @@
-"""What a template writes between two turns, without anything that was sampled.
+"""Render the tail of a continuation: what the template writes from the end of our turn on.
 
-The continued assistant turn is replaced by a stand-in that carries a random sentinel, the
-conversation is rendered once, and what follows the sentinel is cut at the first token that can
-end a turn. Encoding starts exactly there: no beginning-of-sequence token, no prefix space and
-no merge across the boundary can get in. What the cut leaves out, the gap, must hold nothing of
-the new messages; `Seams` proves that.
+A stand-in that carries a random sentinel takes the place of the continued assistant turn, so nothing that was sampled is
+rendered or encoded again. The conversation is rendered once; the text after the sentinel is cut at the first token
+that can end a turn. Encoding starts exactly there: no beginning-of-sequence token, prefix space or merge across the
+boundary can get in. The text before the cut, the gap, is dropped and must hold nothing of the new messages; `Seams`
+proves that.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from slime_agl.trace.turn import Media
 Mode = Literal["short", "real", "fork"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """A request that goes on from a turn of ours.
+    """A request that continues one of our turns.
 
     context: normalised messages before the continued assistant turn, earlier turns with their reasoning.
-    reply: what that turn said. new_messages: normalised messages after it.
+    reply: the continued turn, parsed. new_messages: normalised messages after it.
     last_id: the last id it sampled, None if it sampled nothing.
-    prefill: what the next turn is to begin with, None for a turn of its own words only.
+    prefill: assistant prefill, the text that the next turn starts with; None without one.
     """
 
     context: Sequence[dict]
@@ -44,16 +44,16 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The held ids cannot be extended; the request needs a prompt of its own. reason: one snake_case word group."""
+    """The turn's ids cannot be extended; the request needs a prompt of its own. reason: snake_case, for metrics."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What a template writes from the end of an assistant turn on. `ids[0]` is the marker, a stop id.
+    """Text and ids from the end of an assistant turn on. `ids[0]` is the marker, a stop id.
 
-    gap: what it writes between the turn's last word and the marker, which is left out.
+    gap: text between the turn's last word and the marker; it is dropped.
     """
 
     text: str
@@ -72,7 +72,7 @@ def tail_of(renderer: Renderer, c: Continuation, mode: Mode) -> Tail | Fork:
 
 
 def written_around(renderer: Renderer, c: Continuation, mode: Mode) -> tuple[str, str] | Fork:
-    """Render `c` around a stand-in and return what stands before its sentinel, and what after it."""
+    """Render `c` around a stand-in; return the text before its sentinel and the text after it."""
     context = c.context if mode == "real" else _short(c.context)
     sentinel = "Sntnl" + secrets.token_hex(8)
     fork = Fork("sentinel_lost")
@@ -106,6 +106,7 @@ def _cut(renderer: Renderer, text: str, new_messages: Sequence[dict]) -> Tail | 
     gap = gap_of(renderer, text)
     if gap is None:
         return Fork("no_marker")
+    # An added token may take the spaces around it along, or be the start of a longer one: then there is no clean cut.
     text = text[len(gap) :]
     ids, media = renderer.shown(text, new_messages)
     if not ids or ids[0] not in renderer.marker_ids:
@@ -114,7 +115,7 @@ def _cut(renderer: Renderer, text: str, new_messages: Sequence[dict]) -> Tail | 
 
 
 def gap_of(renderer: Renderer, text: str) -> str | None:
-    """Return what stands before the first stop token in `text`, None when there is no such token."""
+    """Return the text before the first stop token, or None if there is no stop token."""
     starts = [at for token in renderer.stop_tokens if (at := text.find(token)) >= 0]
     return text[: min(starts)] if starts else None
 
@@ -125,7 +126,11 @@ def _short(context: Sequence[dict]) -> list[dict]:
 
 
 def _stand_ins(reply: Reply, sentinel: str) -> list[dict]:
-    """Return the stand-ins to try: a template that shows no calls keeps a sentinel in the content only."""
+    """Return the stand-ins to try. The second is for templates that leave calls out and keep content only.
+
+    Number, names and ids of the calls stay, as templates match results to them; arguments become `{}`. Only the last
+    call carries the sentinel: whatever follows it follows the turn.
+    """
     if not reply.tool_calls:
         return [{"role": "assistant", "content": sentinel}]
     calls = [call_entry(call.id, call.name, {}) for call in reply.tool_calls]

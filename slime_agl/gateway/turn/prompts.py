@@ -103,7 +103,15 @@ class PromptMaker:
         self, session: Session, node: Node, normal: list[Message], request: TurnRequest
     ) -> Delta | Fork:
         kwargs = dict(request.template_kwargs)
-        continuation = Continuation(Context(node), node.reply, normal, node.tools, kwargs, node.last_id, request.begun)
+        continuation = Continuation(
+            context=Context(node),
+            reply=node.reply,
+            new_messages=normal,
+            tools=node.tools,
+            kwargs=kwargs,
+            last_id=node.last_id,
+            prefill=request.begun,
+        )
         texts, images = _texts(normal)
         said = sum(map(len, texts))
         if said < SHORT_DELTA and not images and self._delta.quick(continuation):

@@ -21,7 +21,7 @@ from slime_agl.local.engine.backend import Backend
 from slime_agl.local.engine.model import load_model_and_tokenizer, use_threads
 from slime_agl.local.engine.router import start_router
 from slime_agl.local.engine.score import teacher_logprobs_batch
-from slime_agl.local.engine.scripted import Reply, ScriptedBackend
+from slime_agl.local.engine.scripted import ScriptedBackend, ScriptedReply
 from slime_agl.local.engine.server import EngineThread
 from slime_agl.local.engine.smollm2 import resolve_model
 from slime_agl.local.engine.transformers_backend import TransformersBackend
@@ -73,7 +73,7 @@ class LocalStack:
     def _scripted(self) -> Backend:
         renderer = Renderer(load_tokenizer(str(self.checkpoint)))
         end = min(renderer.marker_ids)
-        answers = itertools.cycle([Reply((*renderer.encode(text), end)) for text in self._says])
+        answers = itertools.cycle([ScriptedReply((*renderer.encode(text), end)) for text in self._says])
         return ScriptedBackend(
             lambda request: next(answers), text=renderer, vocab_size=1 << 24, model_path=str(self.checkpoint)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from slime_agl.errors import EngineError
 from slime_agl.local.engine.backend import Backend, BackendInfo, Deliver, Generated, GenerateRequest, Load
@@ -50,8 +51,11 @@ class Witness:
     def close(self) -> None:
         self._backend.close()
 
-    def encode(self, text: str) -> list[int]:
-        return self._backend.encode(text)
+    def read(self, body: object, headers: Mapping[str, str]) -> GenerateRequest:
+        return self._backend.read(body, headers)
+
+    def drop(self, rid: str) -> None:
+        self._backend.drop(rid)
 
     def abort(self, rid: str | None) -> None:
         self._backend.abort(rid)

@@ -22,7 +22,7 @@ class BackendInfo:
     max_running: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One `/generate` call. body and headers are as received, for recordings; nothing else reads them."""
 
@@ -44,13 +44,14 @@ class Finish:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
     """What a request has so far (finish None) or in the end. Everything is cumulative.
 
     logprobs: log p of each output id under softmax(logits / temperature), before top-p, top-k and min-p.
     cached_tokens: prompt tokens whose keys and values were reused.
     weight_version: version of the weights when this value was made.
+    meta: further fields for `meta_info`; they win over the server's own.
     """
 
     output_ids: tuple[int, ...]
@@ -60,6 +61,7 @@ class Generated:
     weight_version: str
     finish: Finish | None = None
     cached_tokens: int = 0
+    meta: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.output_ids) != len(self.logprobs):
@@ -95,10 +97,15 @@ class Backend(Protocol):
     def close(self) -> None:
         """Abort what is in flight and stop. Idempotent."""
 
-    def encode(self, text: str) -> list[int]: ...
+    def read(self, body: object, headers: Mapping[str, str]) -> GenerateRequest:
+        """Read the JSON body of a `/generate` request. Raises EngineRejected, with a status, to refuse it."""
+        ...
 
     def submit(self, request: GenerateRequest, deliver: Deliver) -> None:
-        """Queue a request. `request.rid` is not in flight already."""
+        """Queue a request. `request.rid` is not in flight yet. An error with status 0 cuts the client's connection."""
+
+    def drop(self, rid: str) -> None:
+        """End a request whose client has disconnected: whatever it delivers reaches nobody."""
 
     def abort(self, rid: str | None) -> None:
         """End one request, or all for None; each delivers what it has with finish 'abort'. Unknown ids are ignored."""
@@ -113,6 +120,7 @@ class Backend(Protocol):
 
     def flush_cache(self) -> bool:
         """Drop the prefix cache. False, and nothing dropped, while requests are being decoded."""
+        ...
 
     def update_weights(self, path: str, weight_version: str) -> None:
         """Load weights from a directory between two decoding steps and report `weight_version` from then on.

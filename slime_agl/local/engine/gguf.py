@@ -19,7 +19,8 @@ def convert(gguf: Path, target: Path, *, eos_token: str) -> None:
     tokenizer.eos_token = tokenizer.pad_token = eos_token
     with without_progress_bars():
         read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
-        model = type(read)(_plain(read.config)).to(torch.bfloat16)
+        model = type(read)(_plain(read.config))
+        model.to(dtype=torch.bfloat16)
         model.load_state_dict(read.state_dict())
         model.generation_config = GenerationConfig(
             bos_token_id=tokenizer.bos_token_id,

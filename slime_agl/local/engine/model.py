@@ -120,7 +120,7 @@ class LanguageModel:
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     ids: set[int] = set()
     for given in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
-        ids.update(given if isinstance(given, list) else [given] if given is not None else [])
+        ids.update(one for one in (given if isinstance(given, list) else [given]) if isinstance(one, int))
     return frozenset(ids)
 
 

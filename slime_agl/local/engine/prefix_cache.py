@@ -42,7 +42,7 @@ class PrefixCache:
         while self.tokens > self._max_tokens:
             self._entries.pop(0)
 
-    def longest(self, ids: Sequence[int]) -> tuple[int, Stored]:
+    def longest(self, ids: Sequence[int] | np.ndarray) -> tuple[int, Stored]:
         """(length, keys and values) of the longest stored prefix of `ids`; (0, []) when there is none."""
         wanted = as_ids(ids)
         lengths = [common_prefix(wanted, entry.ids) for entry in self._entries]

@@ -76,7 +76,8 @@ class RouterProcess:
                     os.killpg(self._process.pid, kind)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(seconds)
-        self._process.stdin.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
     def __enter__(self) -> RouterProcess:
         return self

@@ -28,7 +28,7 @@ _OFF: dict[str, Any] = {
 _NO_EFFECT = frozenset({"spaces_between_special_tokens", "stream_interval"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the tokens of one request are drawn, and when it ends.
 

@@ -110,7 +110,7 @@ class Scheduler:
         start = self._restore(sequence, row)
         if sequence.cached is None:
             sequence.cached = min(start, len(sequence.request.input_ids))
-        logits = None
+        logits = torch.empty(0)  # the last token is always computed
         for begin in range(start, len(sequence.ids), _PREFILL_CHUNK):
             chunk = sequence.ids[begin : begin + _PREFILL_CHUNK]
             positions = torch.arange(begin, begin + len(chunk))[None]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from slime_agl.errors import EngineError
 from slime_agl.local.engine.backend import BackendInfo, Deliver, Finish, Generated, GenerateRequest, Load
+from slime_agl.local.engine.base import BackendBase
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ScriptedReply:
     """What the script says to one request.
 
     ids: output ids, cut at `max_new_tokens` (the finish is then 'length'). finish: 'stop', 'length' or 'abort'.
@@ -31,11 +33,11 @@ class Reply:
     status: int | None = None
 
 
-Script = Callable[[GenerateRequest], Reply]
+AnswerScript = Callable[[GenerateRequest], ScriptedReply]
 
 
 @dataclass(slots=True)
-class Exchange:
+class ScriptedExchange:
     """A request as it arrived, and how it ended (None while it runs)."""
 
     request: GenerateRequest
@@ -45,6 +47,14 @@ class Exchange:
 def synthetic_logprob(position: int, token: int) -> float:
     """A logprob in [-1, 0) that depends on the token and its position in the output."""
     return -(1 + (31 * token + 17 * position) % 1000) / 1000
+
+
+class Text(Protocol):
+    """Encodes and decodes text; a Renderer is one."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class NumberText:
@@ -57,42 +67,33 @@ class NumberText:
         return " ".join(map(str, ids))
 
 
-class ScriptedBackend:
+class ScriptedBackend(BackendBase):
     """script: a function of the request, or replies that are given out in order of arrival.
 
-    text: an object with `encode(text)` and `decode(ids)`. `exchanges` lists all requests in order of arrival.
+    text: `NumberText` by default. `exchanges` lists all requests in order of arrival.
     Requests that arrive while paused wait, and meet the script when generation continues.
     """
 
     def __init__(
         self,
-        script: Script | Iterable[Reply],
+        script: AnswerScript | Iterable[ScriptedReply],
         *,
-        text: NumberText | None = None,
+        text: Text | None = None,
         context_length: int = 32_768,
         vocab_size: int = 1 << 20,
         model_path: str = "",
         weight_version: str = "default",
     ) -> None:
+        super().__init__(BackendInfo(model_path, context_length, vocab_size, max_running=1_000), weight_version)
         self._script = script if callable(script) else _in_order(script)
         self._text = text or NumberText()
-        self._info = BackendInfo(model_path, context_length, vocab_size, max_running=1_000)
-        self._weight_version = weight_version
         self._changed = threading.Condition(threading.RLock())
         self._paused = False
-        self._waiting: dict[str, tuple[Exchange, Deliver]] = {}
-        self._held: dict[str, tuple[Exchange, Deliver, Reply]] = {}
-        self.exchanges: list[Exchange] = []
+        self._waiting: dict[str, tuple[ScriptedExchange, Deliver]] = {}
+        self._held: dict[str, tuple[ScriptedExchange, Deliver, ScriptedReply]] = {}
+        self.exchanges: list[ScriptedExchange] = []
         self.loaded_paths: list[str] = []
         self.flushes = 0
-
-    @property
-    def info(self) -> BackendInfo:
-        return self._info
-
-    @property
-    def weight_version(self) -> str:
-        return self._weight_version
 
     @property
     def healthy(self) -> bool:
@@ -109,7 +110,7 @@ class ScriptedBackend:
 
     def submit(self, request: GenerateRequest, deliver: Deliver) -> None:
         with self._changed:
-            exchange = Exchange(request)
+            exchange = ScriptedExchange(request)
             self.exchanges.append(exchange)
             if self._paused:
                 self._waiting[request.rid] = (exchange, deliver)
@@ -121,10 +122,10 @@ class ScriptedBackend:
         with self._changed:
             for key in [key for key in self._waiting if rid in (None, key)]:
                 exchange, deliver = self._waiting.pop(key)
-                self._end(exchange, deliver, self._generated(exchange, Reply(finish="abort")))
+                self._end(exchange, deliver, self._generated(exchange, ScriptedReply(finish="abort")))
             for key in [key for key in self._held if rid in (None, key)]:
                 exchange, deliver, reply = self._held.pop(key)
-                partial = Reply(reply.ids[: reply.partial], finish="abort", logprobs=reply.logprobs)
+                partial = ScriptedReply(reply.ids[: reply.partial], finish="abort", logprobs=reply.logprobs)
                 self._end(exchange, deliver, self._generated(exchange, partial))
 
     def pause(self, mode: str) -> None:
@@ -191,7 +192,7 @@ class ScriptedBackend:
             if not self._changed.wait_for(lambda: answered() >= count, timeout):
                 raise TimeoutError(f"after {timeout} s: {answered()} of {count} requests answered")
 
-    def _meet(self, exchange: Exchange, deliver: Deliver) -> None:
+    def _meet(self, exchange: ScriptedExchange, deliver: Deliver) -> None:
         reply = self._script(exchange.request)
         if reply.status is not None:
             error = EngineError(f"the script answers {reply.status}", status=reply.status)
@@ -202,12 +203,12 @@ class ScriptedBackend:
         else:
             self._end(exchange, deliver, self._generated(exchange, reply))
 
-    def _end(self, exchange: Exchange, deliver: Deliver, answer: Generated | EngineError) -> None:
+    def _end(self, exchange: ScriptedExchange, deliver: Deliver, answer: Generated | EngineError) -> None:
         exchange.answer = answer
         self._changed.notify_all()
         deliver(answer)
 
-    def _generated(self, exchange: Exchange, reply: Reply) -> Generated:
+    def _generated(self, exchange: ScriptedExchange, reply: ScriptedReply) -> Generated:
         request = exchange.request
         limit = request.sampling.max_new_tokens
         ids = tuple(reply.ids[:limit])
@@ -226,7 +227,7 @@ class ScriptedBackend:
         )
 
 
-def _finish(reply: Reply, ids: Sequence[int], *, cut: bool) -> Finish:
+def _finish(reply: ScriptedReply, ids: Sequence[int], *, cut: bool) -> Finish:
     if reply.finish == "abort":
         return Finish("abort", message="aborted on request")
     if cut or reply.finish == "length":
@@ -235,10 +236,10 @@ def _finish(reply: Reply, ids: Sequence[int], *, cut: bool) -> Finish:
     return Finish("stop", matched=matched)
 
 
-def _in_order(replies: Iterable[Reply]) -> Script:
+def _in_order(replies: Iterable[ScriptedReply]) -> AnswerScript:
     remaining = iter(replies)
 
-    def script(request: GenerateRequest) -> Reply:
+    def script(request: GenerateRequest) -> ScriptedReply:
         reply = next(remaining, None)
         if reply is None:
             raise EngineError(f"the script has no reply left for request {request.rid}", status=500)

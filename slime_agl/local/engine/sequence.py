@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from slime_agl.errors import EngineError
 from slime_agl.local.engine.backend import Deliver, Finish, Generated, GenerateRequest
@@ -20,6 +20,7 @@ class Sequence:
 
     request: GenerateRequest
     deliver: Deliver
+    _: KW_ONLY
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     stored: int = 0

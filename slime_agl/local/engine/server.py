@@ -10,16 +10,16 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from slime_agl.errors import EngineError, EngineRejected, SlimeAglError, closest
 from slime_agl.local.engine.backend import PAUSE_MODES, Backend, Generated, GenerateRequest
-from slime_agl.local.engine.wire import answer_json, error_json, parse_generate
+from slime_agl.local.engine.wire import answer_json, error_json
 from slime_agl.loops import LoopThread
 
 logger = logging.getLogger(__name__)
@@ -27,8 +27,26 @@ _http_logger = logging.getLogger(f"{__name__}.http")
 # The router probes every worker for HTTP/2 at start; aiohttp logs the refusal as an error with a traceback.
 _http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage)))
 
-_SHUTDOWN_SECONDS = 2.0
-_LARGEST_BODY = 64 * 1024 * 1024
+_LARGEST_BODY = 1 << 30
+
+JsonObject = dict[str, Any]
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of `EngineServer`.
+
+    host, port: where to listen; port 0, the default, takes a free one. name: of the served model.
+    pages: further GET endpoints, each a function that makes the JSON answer.
+    on_control: gets path and body of each call that changes something, before it takes effect.
+    shutdown_seconds: how long `stop` lets open requests finish before it closes their connections.
+    """
+
+    host: str
+    port: int
+    name: str
+    pages: Mapping[str, Callable[[], JsonObject]]
+    on_control: Callable[[str, JsonObject], None]
+    shutdown_seconds: float
 
 
 class EngineServer:
@@ -37,19 +55,20 @@ class EngineServer:
     `url` is known once started. `start` unwinds itself when it fails; `stop` is idempotent.
     """
 
-    def __init__(self, backend: Backend, host: str = "127.0.0.1", port: int = 0, *, name: str = "default") -> None:
+    def __init__(self, backend: Backend, **options: Unpack[Options]) -> None:
         self._backend = backend
-        self._host = host
-        self._port = port
-        self._name = name
+        self._host = options.get("host", "127.0.0.1")
+        self._port = options.get("port", 0)
+        self._name = options.get("name", "default")
+        self._pages = options.get("pages", {})
+        self._on_control = options.get("on_control", lambda path, body: None)
+        self._shutdown_seconds = options.get("shutdown_seconds", 2.0)
         self._runner: web.AppRunner | None = None
         self._in_flight: set[str] = set()
 
     @property
     def url(self) -> str:
         """Address to reach the server from this machine. Raises RuntimeError before `start`."""
-        if self._runner is None:
-            raise RuntimeError("the engine server has no address before it is started")
         host = "127.0.0.1" if self._host == "0.0.0.0" else self._host
         return f"http://{host}:{self._bound_port}"
 
@@ -59,6 +78,8 @@ class EngineServer:
 
     @property
     def _bound_port(self) -> int:
+        if self._runner is None:
+            raise RuntimeError("the engine server has no address before it is started")
         return self._runner.addresses[0][1]
 
     async def start(self) -> EngineServer:
@@ -69,7 +90,7 @@ class EngineServer:
             access_log=None,
             handler_cancellation=True,
             logger=_http_logger,
-            shutdown_timeout=_SHUTDOWN_SECONDS,
+            shutdown_timeout=self._shutdown_seconds,
         )
         try:
             await runner.setup()
@@ -90,7 +111,7 @@ class EngineServer:
         await runner.cleanup()
 
     def _application(self) -> web.Application:
-        app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[_errors_as_json])
+        app = web.Application(client_max_size=_LARGEST_BODY, middlewares=(_errors_as_json,))
         app.router.add_post("/generate", self._generate)
         for path in ("/health", "/health_generate"):
             app.router.add_get(path, self._health)
@@ -107,14 +128,13 @@ class EngineServer:
         app.router.add_post("/pause_generation", self._pause)
         app.router.add_post("/continue_generation", self._continue)
         app.router.add_post("/update_weights_from_disk", self._update_weights)
+        for path, make in self._pages.items():
+            app.router.add_get(path, _page(make))
         return app
 
     async def _generate(self, http: web.Request) -> web.StreamResponse:
         started = time.monotonic()
-        backend = self._backend
-        request = parse_generate(
-            await _json_body(http), info=backend.info, encode=backend.encode, headers=dict(http.headers)
-        )
+        request = self._backend.read(await _json_body(http), dict(http.headers))
         if request.rid in self._in_flight:
             raise EngineRejected(f"rid {request.rid!r} is already in flight; each request needs its own", status=400)
         self._in_flight.add(request.rid)
@@ -127,7 +147,7 @@ class EngineServer:
         finally:
             self._in_flight.discard(request.rid)
 
-    async def _updates(self, request: GenerateRequest) -> AsyncIterator[Generated]:
+    async def _updates(self, request: GenerateRequest) -> AsyncGenerator[Generated, None]:
         """Submit and yield until finished. Leaving early, as when the client goes away, aborts the request."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Generated | EngineError] = asyncio.Queue()
@@ -147,7 +167,7 @@ class EngineServer:
                 yield update
         finally:
             if not ended:
-                self._backend.abort(request.rid)
+                self._backend.drop(request.rid)
 
     async def _stream(self, http: web.Request, request: GenerateRequest, started: float) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
@@ -177,7 +197,6 @@ class EngineServer:
                 "port": self._bound_port,
                 "context_length": info.context_length,
                 "max_total_num_tokens": info.context_length * info.max_running,
-                "max_req_input_len": info.context_length - 1,
                 "max_running_requests": info.max_running,
                 "tp_size": 1,
                 "dp_size": 1,
@@ -220,7 +239,8 @@ class EngineServer:
     async def _loads(self, _: web.Request) -> web.Response:
         load = self._backend.load()
         running, waiting = load.running, load.waiting
-        rank = {"dp_rank": 0, "num_running_reqs": running, "num_waiting_reqs": waiting, "num_reqs": running + waiting}
+        rank = {"dp_rank": 0, "num_running_reqs": running, "num_waiting_reqs": waiting}
+        rank |= dict.fromkeys(("num_reqs", "num_total_reqs"), running + waiting)  # older and newer name
         total = {"total_running_reqs": running, "total_waiting_reqs": waiting, "total_reqs": running + waiting}
         return web.json_response({"timestamp": time.time(), "dp_rank_count": 1, "loads": [rank], "aggregate": total})
 
@@ -229,7 +249,15 @@ class EngineServer:
         counts = {"num_reqs": load.running + load.waiting, "num_waiting_reqs": load.waiting}
         return web.json_response([{"dp_rank": 0, **counts}])
 
-    async def _flush_cache(self, _: web.Request) -> web.Response:
+    async def _control_body(self, http: web.Request) -> JsonObject:
+        body = await _json_body(http)
+        if not isinstance(body, dict):
+            raise EngineRejected(f"the request body is a JSON {type(body).__name__}, it must be an object", status=400)
+        self._on_control(http.path, body)
+        return body
+
+    async def _flush_cache(self, http: web.Request) -> web.Response:
+        await self._control_body(http)
         if await asyncio.to_thread(self._backend.flush_cache):
             return web.Response(text="Cache flushed.\n")
         running = self._backend.load().running
@@ -237,7 +265,7 @@ class EngineServer:
         return web.Response(text=message, status=400)
 
     async def _abort_request(self, http: web.Request) -> web.Response:
-        body = await _json_body(http)
+        body = await self._control_body(http)
         rid = body.get("rid")
         if not body.get("abort_all") and not isinstance(rid, str):
             raise EngineRejected("abort_request needs rid (a string) or abort_all: true", status=400)
@@ -245,19 +273,20 @@ class EngineServer:
         return web.Response(status=200)
 
     async def _pause(self, http: web.Request) -> web.Response:
-        mode = (await _json_body(http)).get("mode", "abort")
+        mode = (await self._control_body(http)).get("mode", "abort")
         if mode not in PAUSE_MODES:
             known = ", ".join(PAUSE_MODES)
             raise EngineRejected(f"mode is {mode!r}, known are {known}.{closest(str(mode), PAUSE_MODES)}", status=400)
         await asyncio.to_thread(self._backend.pause, mode)
         return web.json_response({"status": "ok", "message": f"Generation paused ({mode})."})
 
-    async def _continue(self, _: web.Request) -> web.Response:
+    async def _continue(self, http: web.Request) -> web.Response:
+        await self._control_body(http)
         self._backend.resume()
         return web.json_response({"status": "ok", "message": "Generation continued."})
 
     async def _update_weights(self, http: web.Request) -> web.Response:
-        body = await _json_body(http)
+        body = await self._control_body(http)
         path, version = body.get("model_path"), body.get("weight_version")
         if not isinstance(path, str):
             raise EngineRejected("update_weights_from_disk needs model_path, a directory", status=400)
@@ -273,11 +302,9 @@ class EngineServer:
 
 
 @asynccontextmanager
-async def serve(
-    backend: Backend, host: str = "127.0.0.1", port: int = 0, *, name: str = "default"
-) -> AsyncIterator[EngineServer]:
-    """Run an EngineServer on this event loop for the length of the block. port 0 takes a free one."""
-    server = EngineServer(backend, host, port, name=name)
+async def serve(backend: Backend, **options: Unpack[Options]) -> AsyncIterator[EngineServer]:
+    """Run an EngineServer on this event loop for the length of the block."""
+    server = EngineServer(backend, **options)
     await server.start()
     try:
         yield server
@@ -288,8 +315,8 @@ async def serve(
 class EngineThread:
     """An EngineServer with a thread and an event loop of its own, for callers that block. A context manager."""
 
-    def __init__(self, backend: Backend, host: str = "127.0.0.1", port: int = 0, *, name: str = "default") -> None:
-        self._server = EngineServer(backend, host, port, name=name)
+    def __init__(self, backend: Backend, **options: Unpack[Options]) -> None:
+        self._server = EngineServer(backend, **options)
         self._thread = LoopThread("engine-server")
         self._running = False
 
@@ -312,8 +339,13 @@ class EngineThread:
         """Stop the server and wait for the thread. Idempotent."""
         if self._running:
             self._running = False
-            self._thread.run(self._server.stop())
+            self._thread.run(self._close())
             self._thread.stop()
+
+    async def _close(self) -> None:
+        await self._server.stop()
+        # Closing the loop would not wait for the helper threads.
+        await asyncio.get_running_loop().shutdown_default_executor()
 
     def __enter__(self) -> EngineThread:
         return self.start()
@@ -331,6 +363,13 @@ async def _json_body(http: web.Request) -> Any:
         raise EngineRejected(f"the request body is not JSON: {error}", status=400) from error
 
 
+def _page(make: Callable[[], JsonObject]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def page(_: web.Request) -> web.StreamResponse:
+        return web.json_response(make())
+
+    return page
+
+
 async def _send_event(response: web.StreamResponse, data: str) -> None:
     await response.write(f"data: {data}\n\n".encode())
 
@@ -341,14 +380,16 @@ def _next_version(version: str) -> str:
 
 @web.middleware
 async def _errors_as_json(
-    http: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:
-        return await handler(http)
+        return await handler(request)
     except EngineError as error:
+        if error.status == 0 and request.transport is not None:
+            request.transport.abort()
         return web.json_response(error_json(str(error)), status=error.status or 500)
     except web.HTTPException as error:
-        return web.json_response(error_json(f"{http.method} {http.path}: {error.reason}"), status=error.status)
+        return web.json_response(error_json(f"{request.method} {request.path}: {error.reason}"), status=error.status)
     except Exception as error:  # boundary of the server: one broken request must not look like a dead engine
-        logger.exception("%s %s failed", http.method, http.path)
+        logger.exception("%s %s failed", request.method, request.path)
         return web.json_response(error_json(f"{type(error).__name__}: {error}"), status=500)

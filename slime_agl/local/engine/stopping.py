@@ -10,9 +10,15 @@ from slime_agl.local.engine.sampling import SamplingParams
 
 
 class Decoder(Protocol):
-    """Ids to text. A tokenizer of transformers is one."""
+    """Decodes ids. A tokenizer of transformers is one; it returns a list for batches only."""
 
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str: ...
+    def decode(self, ids: list[int], /, *, skip_special_tokens: bool) -> str | list[str]: ...
+
+
+def _decoded(decoder: Decoder, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    text = decoder.decode(list(ids), skip_special_tokens=skip_special_tokens)
+    assert isinstance(text, str)
+    return text
 
 
 def finish_of(
@@ -31,12 +37,12 @@ def finish_of(
 def text_of(output: Sequence[int], params: SamplingParams, finish: Finish | None, decoder: Decoder) -> str:
     """Decode `output`; without its matched stop unless `no_stop_trim`, and without a half-sampled character."""
     ids = list(output)
-    trim = finish is not None and not params.no_stop_trim
-    if trim and isinstance(finish.matched, int):
+    matched = None if finish is None or params.no_stop_trim else finish.matched
+    if isinstance(matched, int):
         ids.pop()
-    text = decoder.decode(ids, skip_special_tokens=params.skip_special_tokens)
-    if trim and isinstance(finish.matched, str):
-        position = text.find(finish.matched)
+    text = _decoded(decoder, ids, skip_special_tokens=params.skip_special_tokens)
+    if isinstance(matched, str):
+        position = text.find(matched)
         text = text if position < 0 else text[:position]
     return text.rstrip("\ufffd") if finish is None else text
 
@@ -46,5 +52,5 @@ def _matched_string(output: Sequence[int], stops: Sequence[str], decoder: Decode
         return None
     # An id stands for at least one byte, so a stop that ends with the last id lies within these ids.
     window = max(len(stop.encode()) for stop in stops) + 4
-    tail = decoder.decode(list(output[-window:]), skip_special_tokens=False)
+    tail = _decoded(decoder, output[-window:], skip_special_tokens=False)
     return next((stop for stop in stops if stop in tail), None)

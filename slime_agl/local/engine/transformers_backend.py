@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slime_agl.errors import ConfigError, EngineError
 from slime_agl.local.engine.backend import BackendInfo, Deliver, Finish, Generated, GenerateRequest, Load
+from slime_agl.local.engine.base import BackendBase
 from slime_agl.local.engine.model import DTYPES, LanguageModel, load_model, load_model_and_tokenizer
 from slime_agl.local.engine.scheduler import Scheduler
 from slime_agl.local.engine.sequence import Sequence
@@ -22,7 +23,7 @@ from slime_agl.local.engine.smollm2 import resolve_model
 logger = logging.getLogger(__name__)
 
 
-class TransformersBackend:
+class TransformersBackend(BackendBase):
     """Every change of the batch is a command that the worker thread runs between two steps; nothing is locked.
 
     model_path: what `/server_info` names. context_length: at most the model's own.
@@ -50,8 +51,9 @@ class TransformersBackend:
             raise ConfigError(f"max_running is {max_running}, at least 1 request has to run")
         if context_length is not None and not 2 <= context_length <= own:
             raise ConfigError(f"context_length is {context_length}, the model allows 2 to {own} tokens")
-        self._info = BackendInfo(model_path, context_length or own, self._model.vocab_size, max_running)
-        self._weight_version = weight_version
+        super().__init__(
+            BackendInfo(model_path, context_length or own, self._model.vocab_size, max_running), weight_version
+        )
         self._scheduler = Scheduler(
             self._model,
             max_running=max_running,
@@ -67,14 +69,6 @@ class TransformersBackend:
         self._closing = False
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="transformers-backend", daemon=True)
-
-    @property
-    def info(self) -> BackendInfo:
-        return self._info
-
-    @property
-    def weight_version(self) -> str:
-        return self._weight_version
 
     @property
     def healthy(self) -> bool:

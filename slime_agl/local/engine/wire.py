@@ -27,7 +27,7 @@ _UNSUPPORTED = frozenset(
 
 
 def parse_generate(
-    body: Any, *, info: BackendInfo, encode: Callable[[str], list[int]], headers: Mapping[str, str]
+    body: object, *, info: BackendInfo, encode: Callable[[str], list[int]], headers: Mapping[str, str]
 ) -> GenerateRequest:
     """Read the body of a `/generate` request.
 
@@ -71,7 +71,15 @@ def answer_json(request: GenerateRequest, answer: Generated, seconds: float) -> 
     if request.return_logprob:
         pairs = zip(answer.logprobs, answer.output_ids, strict=True)
         meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
+    meta.update(answer.meta)
     return {"text": answer.text, "output_ids": list(answer.output_ids), "meta_info": meta}
+
+
+def prompt_too_long(prompt: int, context: int) -> EngineRejected:
+    """SGLang's refusal, in its words."""
+    return EngineRejected(
+        f"The input ({prompt} tokens) is longer than the model's context length ({context} tokens).", status=400
+    )
 
 
 def error_json(message: str) -> dict[str, Any]:
@@ -83,9 +91,8 @@ def _finish_json(finish: Finish | None, length: int) -> dict[str, Any] | None:
         return None
     if finish.kind == "length":
         return {"type": "length", "length": length}
-    if finish.kind == "abort":
-        return {"type": "abort", "message": finish.message}
-    return {"type": finish.kind, "matched": finish.matched}
+    detail = {"message": finish.message or None, "matched": finish.matched}
+    return {"type": finish.kind, **{name: value for name, value in detail.items() if value is not None}}
 
 
 def _refuse_unsupported(body: Mapping[str, Any]) -> None:
@@ -118,9 +125,7 @@ def _input_ids(body: Mapping[str, Any], info: BackendInfo, encode: Callable[[str
 
 def _check_length(prompt: int, new: int, context: int) -> None:
     if prompt >= context:
-        raise EngineRejected(
-            f"The input ({prompt} tokens) is longer than the model's context length ({context} tokens).", status=400
-        )
+        raise prompt_too_long(prompt, context)
     if prompt + new > context:
         raise EngineRejected(
             f"Requested token count exceeds the model's maximum context length of {context} tokens: "

@@ -13,7 +13,7 @@ from slime_agl.host.defaults import DATA_SOURCE
 from slime_agl.local.train.batch import flatten, train_batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """One training step.
 

@@ -14,7 +14,7 @@ from slime_agl.local.engine.score import response_logits
 ON_POLICY = 1e-4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerSettings:
     """learning_rate: of Adam. updates: gradient steps on each batch. temperature: that of the rollout.
 
@@ -39,7 +39,7 @@ class LearnerSettings:
                 raise ConfigError(f"{name} of the learner is {getattr(self, name)}, it must be above 0")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """What came of one batch. Means are over trained tokens, in the last of its updates.
 
@@ -57,7 +57,7 @@ class Update:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """Samples that go through the model together. Tensors are flat: the response tokens of one sample after another.
 
@@ -106,14 +106,14 @@ class Learner:
                 learner's by more than the tolerance, so that ids, mask or logprobs are not those that were sampled.
         """
         parts = _parts(batch, self._settings.micro_batch)
-        for number in range(self._settings.updates):
+        scores = self._backward(parts)
+        gaps = torch.cat([one.gap for one in scores])
+        if not float(gaps.max()) <= self._settings.tolerance:
+            raise InvariantError(_off_policy(parts, scores, self._settings.tolerance))
+        norm = self._step()
+        for _ in range(1, self._settings.updates):
             scores = self._backward(parts)
-            if number == 0:
-                gaps = torch.cat([one.gap for one in scores])
-                if not float(gaps.max()) <= self._settings.tolerance:
-                    raise InvariantError(_off_policy(parts, scores, self._settings.tolerance))
-            norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_norm)
-            self._optimizer.step()
+            norm = self._step()
         return Update(
             loss=sum(float(one.loss.sum()) for one in scores),
             difference=float(gaps.max()),
@@ -123,6 +123,12 @@ class Learner:
             norm=float(norm),
             tokens=sum(len(one.gap) for one in scores),
         )
+
+    def _step(self) -> torch.Tensor:
+        """Update the weights; return the gradient's norm before it was clipped."""
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_norm)
+        self._optimizer.step()
+        return norm
 
     def _backward(self, parts: list[_Part]) -> list[_Scores]:
         """Leave the loss's gradient in the model; return the scores of each part."""

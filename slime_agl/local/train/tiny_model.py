@@ -49,7 +49,7 @@ def _config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
         initializer_range=0.1,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.vocab[TURN_END],
         pad_token_id=None,
     )
 
@@ -78,4 +78,9 @@ def _turns(play: Play, tokenizer: PreTrainedTokenizerFast, chance: random.Random
     result = ["<|im_start|>", "tool\n", play.found, TURN_END, *start]
     answer = [*written(play.said), TURN_END]
     turns = (prompt + call, call), (prompt + call + result + answer, answer)
-    return [(tokenizer.convert_tokens_to_ids(tokens), len(turn)) for tokens, turn in turns]
+    return [(_ids(tokenizer, tokens), len(turn)) for tokens, turn in turns]
+
+
+def _ids(tokenizer: PreTrainedTokenizerFast, tokens: list[str]) -> list[int]:
+    ids = tokenizer.convert_tokens_to_ids(tokens)
+    return ids if isinstance(ids, list) else [ids]
