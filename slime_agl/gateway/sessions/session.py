@@ -20,7 +20,6 @@ from slime_agl.gateway.sessions.calls import CallTable
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.turn.conversation import Conversation, Node
 from slime_agl.gateway.turn.own_prompts import OwnPrompts
-from slime_agl.lru import LRU
 from slime_agl.trace.ledger import Ledger
 
 TEXTS_KEPT = 4
