@@ -42,6 +42,7 @@ class ScriptEngine:
         self._pending: list[Pending] = []
         self._unfinished: dict[tuple[int, ...], list[Shaped]] = {}
         self._holding = self._paused = False
+        self._deciding: int | None = None  # the thread that finds the answer to a request, while it does
 
     # for the test, from any thread
 
@@ -51,6 +52,8 @@ class ScriptEngine:
 
     def release(self, count: int | None) -> None:
         with self.changed:
+            # A request that the test knows to have arrived is among those released, though its answer is still sought.
+            self.changed.wait_for(lambda: self._deciding in (None, threading.get_ident()))
             self._holding = self._holding and count is not None
             self._let_go(count)
 
@@ -96,11 +99,13 @@ class ScriptEngine:
         try:
             pending = Pending(received, self._answer(received), deliver)
         except EngineError as error:
+            self._decided()
             self._ended()
             deliver(error)
             return
         with self.changed:
             self._pending.append(pending)
+            self._decided()
             if not (self._holding or self._paused):
                 self._send(pending, pending.shaped)
 
@@ -144,6 +149,7 @@ class ScriptEngine:
         text = decode(script.tokenizer, request.input_ids)
         with self.changed:
             self.in_flight += 1  # before the test hears that it has arrived
+            self._deciding = threading.get_ident()
             received = Received(
                 index=len(script.requests),
                 input_ids=request.input_ids,
@@ -213,6 +219,11 @@ class ScriptEngine:
         generated = self._generated(pending.request, shaped)
         self._ended()
         pending.deliver(generated)
+
+    def _decided(self) -> None:
+        with self.changed:
+            self._deciding = None
+            self.changed.notify_all()
 
     def _ended(self) -> None:
         with self.changed:

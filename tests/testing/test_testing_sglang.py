@@ -156,6 +156,20 @@ def test_held_requests_wait_and_are_released_in_order(fake_sglang):
     assert fake_sglang.in_flight == 0
 
 
+def test_a_request_that_has_arrived_is_released_though_its_answer_is_still_sought(fake_sglang):
+    helpers = []
+
+    def respond(request):
+        helpers.append(threading.Thread(target=fake_sglang.release, args=(1,)))
+        helpers[0].start()
+        helpers[0].join(0.1)  # it waits for this answer: one that did not would have released nothing by now
+        return "ok"
+
+    fake_sglang.hold().answer_with(respond)
+    assert generate(fake_sglang)["text"] == "ok<|im_end|>"
+    helpers[0].join()
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [("/abort_request", {"rid": "r"}), ("/abort_request", {"abort_all": True}), ("/pause_generation", {})],
