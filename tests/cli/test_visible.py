@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
@@ -96,9 +97,7 @@ def evil_execution(**facts: Any) -> Any:
 
 def evil_record() -> Any:
     record = run_of(evil_execution(), evil_execution(failure=EVIL), name=f"step-{EVIL}")
-    return type(record)(
-        record.path, record.header, {i: EVIL.encode("utf-8", "replace") for i in TEXTS}, record.executions
-    )
+    return dataclasses.replace(record, tokens={i: EVIL.encode("utf-8", "replace") for i in TEXTS})
 
 
 def show_run() -> None:

@@ -53,7 +53,7 @@ async def run_family(family: Family, numbers: range, seed: int, *, history: str 
                     done = await asyncio.gather(
                         *(_attempt(gateway, engine, http, family, seed, n, grace) for n in batch)
                     )
-                record = Record(path=engine)
+                record = Record(engine)
                 for program, left in done:
                     one = _judged(record, program, left, family)
                     one.faults = [f"{family.name}, seed {seed}, program {program.number}: {f}" for f in one.faults]
