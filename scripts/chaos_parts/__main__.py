@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/chaos", description="No fault trains a wrong token, no fault ends the run."
     )
-    parser.add_argument("--quick", action="store_true", help="the short form, under a minute")
+    parser.add_argument("--quick", action="store_true", help="the short form, a minute or two")
     parser.add_argument(
         "--soak", type=int, default=0, metavar="STEPS", help="many steps with every kind of agent, instead of the parts"
     )
