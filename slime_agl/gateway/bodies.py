@@ -25,8 +25,10 @@ TOKENS_PER_IMAGE, BYTES_PER_IMAGE = 64, 4 * MIB
 LARGEST_BODY = 512 * MIB
 # Assumed if no context limit is known.
 LONGEST_CONTEXT = 1_000_000
-# Time for a body to arrive: a constant plus its size at a minimum rate.
-BODY_SECONDS, BYTES_PER_SECOND = 60.0, 256 * 1024
+# Time for a body to arrive: a constant plus its size at a minimum rate, with no longer pause between two parts of it.
+BODY_SECONDS, BYTES_PER_SECOND, PAUSE_SECONDS = 60.0, 256 * 1024, 10.0
+# Reserved for a body before anything of it has arrived. A client that announces much and sends nothing holds no more.
+FIRST_BYTES = 64 * 1024
 # Per attempt: requests served concurrently, requests waiting, and total bytes of the bodies served.
 MOST_SERVED, MOST_WAITING, SERVED_BYTES = 1024, 1024, 256 * MIB
 MOST_TURNS = 4096
@@ -79,7 +81,8 @@ class Served:
 
     def __init__(self) -> None:
         self._bytes = self._count = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] | None = None
+        # Bytes and requests (0 for more of one that is served) wanted, and who waits.
+        self._waiting: deque[tuple[int, int, asyncio.Future[None]]] | None = None
 
     async def enter(self, size: int) -> None:
         """Wait until a request of `size` bytes can be served. Balance with `leave`.
@@ -87,8 +90,25 @@ class Served:
         Raises:
             Refusal: 429, too many are waiting already.
         """
-        if not self._waiting and self._fits(size):
-            self._add(size)
+        await self._take(size, 1)
+
+    async def grow(self, size: int) -> None:
+        """Wait until a request that is served can take `size` bytes more. Raises as `enter`."""
+        await self._take(size, 0)
+
+    def resize(self, size: int, now: int) -> None:
+        """Correct the size of a request being served."""
+        self._bytes += now - size
+        if now < size:
+            self._admit()
+
+    def leave(self, size: int) -> None:
+        self._give(size, 1)
+
+    async def _take(self, size: int, count: int) -> None:
+        if not self._waiting and self._fits(size, count):
+            self._bytes += size
+            self._count += count
             return
         if self._waiting is None:
             self._waiting = deque()
@@ -102,43 +122,63 @@ class Served:
                 retry=True,
             )
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
+        self._waiting.append((size, count, turn))
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
                 with contextlib.suppress(ValueError):
-                    self._waiting.remove((size, turn))
+                    self._waiting.remove((size, count, turn))
                 self._admit()
             else:
-                self.leave(size)
+                self._give(size, count)
             raise
 
-    def resize(self, size: int, now: int) -> None:
-        """Correct the size of a request being served."""
-        self._bytes += now - size
-        if now < size:
-            self._admit()
-
-    def leave(self, size: int) -> None:
+    def _give(self, size: int, count: int) -> None:
         self._bytes -= size
-        self._count -= 1
+        self._count -= count
         if self._waiting:
             self._admit()
 
-    def _fits(self, size: int) -> bool:
-        return not self._count or (self._count < MOST_SERVED and self._bytes + size <= SERVED_BYTES)
-
-    def _add(self, size: int) -> None:
-        self._bytes += size
-        self._count += 1
+    def _fits(self, size: int, count: int) -> bool:
+        # However large a body may be, it passes beside what has only begun to arrive.
+        size = min(size, SERVED_BYTES // 2)
+        return self._count + count <= MOST_SERVED and self._bytes + size <= SERVED_BYTES
 
     def _admit(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size, turn = self._waiting.popleft()
+        while self._waiting and self._fits(*self._waiting[0][:2]):
+            size, count, turn = self._waiting.popleft()
             if not turn.done():
-                self._add(size)
+                self._bytes += size
+                self._count += count
                 turn.set_result(None)
+
+
+class Place:
+    """One request's admission. expected: the bytes that its body may have."""
+
+    __slots__ = ("_expected", "_reserved", "_served")
+
+    def __init__(self, served: Served, expected: int) -> None:
+        self._served, self._expected = served, expected
+        self._reserved = min(expected, FIRST_BYTES)
+
+    async def enter(self) -> None:
+        """Wait until its body can begin to arrive. Balance with `leave`. Raises as `Served.enter`."""
+        await self._served.enter(self._reserved)
+
+    async def grow(self) -> None:
+        """Wait until the rest of its body can arrive too."""
+        await self._served.grow(self._expected - self._reserved)
+        self._reserved = self._expected
+
+    def settle(self, size: int) -> None:
+        """The body has arrived and has this size."""
+        self._served.resize(self._reserved, size)
+        self._reserved = size
+
+    def leave(self) -> None:
+        self._served.leave(self._reserved)
 
 
 def check_kind(request: web.Request) -> None:
@@ -159,11 +199,11 @@ def check_kind(request: web.Request) -> None:
         )
 
 
-async def read_body(request: web.Request, limit: int) -> bytes | None:
-    """Read the body; None if it exceeds `limit` bytes.
+async def read_body(request: web.Request, limit: int, place: Place) -> bytes | None:
+    """Read the body; None if it exceeds `limit` bytes. place: grows when more arrives than it has reserved at first.
 
     Raises:
-        Refusal: 400 if it is malformed, 408 if it does not arrive in time.
+        Refusal: 400 if it is malformed, 408 if it does not arrive in time, 429 if too many wait.
     """
     content = request.content
     try:
@@ -171,11 +211,14 @@ async def read_body(request: web.Request, limit: int) -> bytes | None:
             raw = content.read_nowait()
             return raw if len(raw) <= limit else None
         async with asyncio.timeout(BODY_SECONDS + limit / BYTES_PER_SECOND):
-            parts, size = [], 0
-            while part := await content.readany():
+            parts, size, first = [], 0, True
+            while part := await asyncio.wait_for(content.readany(), PAUSE_SECONDS):
                 size += len(part)
                 if size > limit:
                     return None
+                if first and size > FIRST_BYTES:
+                    first = False
+                    await place.grow()
                 parts.append(part)
             return b"".join(parts)
     except TimeoutError as error:

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from slime_agl.gateway import bodies
-from slime_agl.gateway.bodies import BESIDE, MIB, Bounds, Served
+from slime_agl.gateway.bodies import BESIDE, MIB, Bounds, Place, Served
 from slime_agl.gateway.http import connections
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.turn.encoders import Encoders
@@ -184,6 +184,22 @@ async def test_half_open_connections_are_closed_and_others_served_meanwhile(benc
     assert (await bench.gateway.counters())["unfinished_requests"] == 200
 
 
+@pytest.mark.parametrize("length", ["Content-Length: 18000000", "Transfer-Encoding: chunked"])
+async def test_bodies_that_are_announced_and_never_sent_keep_nobody_waiting(bench, fake_sglang, length):
+    fake_sglang.say("hello")
+    client = await bench.open()
+    opened = [await connect(bench) for _ in range(50)]
+    for _, writer in opened:
+        writer.write(head(bench, length))
+    served = bench.gateway._sessions._open[("ro-1", "at-1")].served
+    while served._count + len(served._waiting or ()) < 50:
+        await asyncio.sleep(0)
+    async with asyncio.timeout(60):  # a fuse: bodies have longer to arrive
+        await client.chat.completions.create(model="m", messages=ASK)
+    for _, writer in opened:
+        writer.close()
+
+
 async def test_the_second_head_of_a_connection_has_no_longer_than_the_first(bench):
     reader, writer = await connect(bench)
     for _ in range(2):
@@ -233,6 +249,24 @@ async def test_requests_of_an_attempt_wait_when_too_many_are_served(monkeypatch)
     assert order == [0, 2, 3]
     served.leave(10)
     served.leave(60)
+    await served.enter(100)
+
+
+async def test_only_a_body_that_arrives_takes_its_room(monkeypatch):
+    monkeypatch.setattr(bodies, "FIRST_BYTES", 1)
+    monkeypatch.setattr(bodies, "SERVED_BYTES", 100)
+    served = Served()
+    places = [Place(served, 80) for _ in range(5)]
+    for place in places:
+        await place.enter()
+    await places[0].grow()
+    second = asyncio.ensure_future(places[1].grow())
+    await asyncio.sleep(0)
+    assert not second.done()
+    places[0].settle(3)
+    await second
+    for place in places:
+        place.leave()
     await served.enter(100)
 
 

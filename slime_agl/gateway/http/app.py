@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 
 from slime_agl.chat.template.renderer import Renderer
-from slime_agl.gateway.bodies import check_kind, json_bytes, read_body
+from slime_agl.gateway.bodies import Place, check_kind, json_bytes, read_body
 from slime_agl.gateway.door import Door, presented_key
 from slime_agl.gateway.http.connections import Connection, answered
 from slime_agl.gateway.http.models import Models
@@ -100,12 +100,13 @@ class _Surface:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             session = self._enter(request)
-            size, limit = await self._size(request, session)
-            await session.served.enter(size)
+            expected, limit = await self._size(request, session)
+            place = Place(session.served, expected)
+            await place.enter()
             try:
-                raw = await self._body(request, session, limit)
-                session.served.resize(size, len(raw))
+                raw = await self._body(request, session, limit, place)
                 size = len(raw)
+                place.settle(size)
                 exchange = dialect.read(_parsed(raw), session)
                 session.bounds.check_turns(exchange.turns)
                 if session.sealed:
@@ -115,7 +116,7 @@ class _Surface:
                 call = self._sessions.call(session, exchange.turns, digest, Mark.of(request.headers))
                 return await self._answer(request, session, call, dialect, exchange)
             finally:
-                session.served.leave(size)
+                place.leave()
 
         return handle
 
@@ -138,17 +139,18 @@ class _Surface:
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         session = self._enter(request)
-        size, limit = await self._size(request, session)
-        await session.served.enter(size)
+        expected, limit = await self._size(request, session)
+        place = Place(session.served, expected)
+        await place.enter()
         try:
-            asked = self._anthropic.read_count(_parsed(await self._body(request, session, limit)))
+            asked = self._anthropic.read_count(_parsed(await self._body(request, session, limit, place)))
             session.bounds.check_turns([asked])
             return _json({"input_tokens": await self._sessions.count(session, asked)})
         finally:
-            session.served.leave(size)
+            place.leave()
 
     async def _size(self, request: web.Request, session: Session) -> tuple[int, int]:
-        """Return the bytes to reserve for a request's body, and its limit.
+        """Return the bytes that a request's body may have, and its limit.
 
         Raises:
             Refusal: 415 for anything but plain JSON, 400 for a body that exceeds the context.
@@ -163,8 +165,8 @@ class _Surface:
             raise session.overflowed(bounds.too_large(size, images))
         return (bounds.body if size is None else size), limit
 
-    async def _body(self, request: web.Request, session: Session, limit: int) -> bytes:
-        raw = await read_body(request, limit)
+    async def _body(self, request: web.Request, session: Session, limit: int, place: Place) -> bytes:
+        raw = await read_body(request, limit, place)
         if raw is None:
             raise session.overflowed(session.bounds.too_large(limit + 1, limit > session.bounds.body))
         session.bounds.check_structure(raw)
