@@ -1,0 +1,1 @@
+"""Executions in other processes: a fleet of workers behind the interface of one runtime."""

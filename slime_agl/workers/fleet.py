@@ -1,0 +1,295 @@
+"""Several workers behind the interface of one runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.config import Config
+from slime_agl.engine.base import EngineInfo
+from slime_agl.errors import SlimeAglError
+from slime_agl.execution import Execution, Job, lost
+from slime_agl.loops import LoopThread
+from slime_agl.runtime import K
+from slime_agl.runtime_loop import RuntimeLoop
+from slime_agl.workers.crew import Crew, Member
+from slime_agl.workers.link import Link, Plan, Transport, WorkerDied
+from slime_agl.workers.worker import Hello
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+STEPS_KEPT = 2
+# Beyond what a worker needs for a barrier: ending agents, and waiting until the engine is idle.
+BARRIER_SECONDS = 120.0
+BEAT_SECONDS, SILENT_SECONDS = 10.0, 60.0
+STOP_SECONDS = 30.0
+# A worker that cannot be replaced so often in a row ends the run: what ends it is no accident.
+TRIES_TO_REPLACE = 3
+
+
+class Fleet:
+    """A runtime (see `Runtime`) whose executions run in workers.
+
+    count: workers. limit: most executions at a time over all of them. plan: what a worker is made of, by its number.
+    transport: starts them. renderer: for whoever needs the tokenizer in this process. died: told the node of each worker
+    that ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        renderer: Renderer,
+        transport: Transport,
+        plan: Callable[[int], Plan],
+        count: int,
+        limit: int,
+        died: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.config, self.renderer = config, renderer
+        self._transport, self._plan, self._count, self._died = transport, plan, count, died
+        self._home = RuntimeLoop()
+        self._crew = Crew(limit)
+        self._numbers = itertools.count()
+        self._hello: Hello | None = None
+        self._step: tuple[int, float, float] | None = None
+        self._kept: list[list[Execution]] = []
+        self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._parked = False
+        self._gone: Counter[str] = Counter()  # counts of workers that have died
+        self._counts: Counter[str] = Counter()  # the fleet's own
+
+    def start(self) -> None:
+        self._home.start(LoopThread("agl-fleet"))
+        try:
+            self._home.run(self._start())
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        if self._home.running:
+            self._home.close(self._stop)
+            self._home.end()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._home.run(coroutine)
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return self._home.submit(coroutine)
+
+    def keep(self, kind: type[K], make: Callable[[], K]) -> K:
+        return self._home.keep(kind, make)
+
+    @property
+    def engine_info(self) -> EngineInfo:
+        if self._hello is None:
+            raise SlimeAglError("the fleet is not started")
+        return self._hello.engine_info
+
+    async def begin_step(self, step: int, temperature: float, top_p: float) -> None:
+        self._step = (step, temperature, top_p)
+        self._kept.append([])
+        while len(self._kept) > STEPS_KEPT:
+            self._kept.pop(0)
+        await self._everyone("begin_step", *self._step)
+
+    async def execute(self, job: Job) -> Execution:
+        error = ""
+        plain = dataclasses.replace(job, watcher=None)
+        for _ in range(self.config.workers.retries + 1):
+            member = await self._crew.reserve(job.lane)
+            if job.watcher is not None and self._step is not None:
+                job.watcher.begin(self._step[0])
+            try:
+                execution = await member.link.call("execute", plain, lane="run")
+            except WorkerDied as death:
+                self._bury(member, death)
+                self._counts["interrupted_executions"] += 1
+                error = str(death)
+                continue
+            finally:
+                self._crew.release(member)
+            execution = dataclasses.replace(execution, task=job.task)  # it does not travel back
+            self._finished[execution.rollout_id] = execution
+            self._kept[-1].append(execution)
+            return execution
+        self._counts["lost_executions"] += 1
+        return lost(job, f"{error}; it was the last of {self.config.workers.retries + 1} tries (agl.workers.retries)")
+
+    def finished(self, rollout_id: str) -> Execution | None:
+        return self._finished.get(rollout_id)
+
+    async def park(self) -> None:
+        self._parked = True
+        self._crew.park("train")
+        await self._everyone("park")
+
+    async def resume(self) -> None:
+        self._parked = False
+        await self._everyone("resume")
+        self._crew.resume("train")
+
+    async def quiet(self) -> None:
+        await self._everyone("quiet")
+
+    async def weight_version(self) -> str:
+        """Version of the weights that the engine samples with now; the workers share the engine."""
+        for member in self._crew:
+            try:
+                return await self._within(member, BARRIER_SECONDS, "weight_version")
+            except WorkerDied:
+                continue
+        return ""
+
+    async def in_flight(self) -> int:
+        return sum(await self._everyone("in_flight"))
+
+    async def metrics(self) -> dict[str, float]:
+        """Counts since the start: those of all workers, dead ones included, and `workers/...`, the fleet's own."""
+        await asyncio.gather(*(self._counted(member) for member in self._crew))
+        total: Counter[str] = Counter(self._gone)
+        for member in self._crew:
+            total.update(member.counts)
+        own = {f"workers/{name}": float(count) for name, count in self._counts.items()}
+        return {**total, **own, "workers/alive": float(len(self._crew))}
+
+    async def _start(self) -> None:
+        seconds = self.config.workers.start_seconds
+        links = await self._transport.start([self._plan(next(self._numbers)) for _ in range(self._count)])
+        try:
+            async with asyncio.timeout(seconds):
+                hellos = await asyncio.gather(*(link.call("hello") for link in links))
+        except BaseException as error:
+            await asyncio.gather(*(link.kill() for link in links), return_exceptions=True)
+            if isinstance(error, TimeoutError):
+                raise SlimeAglError(
+                    f"{self._count} workers were not all ready within {seconds:g} s (agl.workers.start_seconds); "
+                    "raise it, or see what they log"
+                ) from None
+            raise
+        self._hello = hellos[0]
+        for link in links:
+            self._join(link)
+        logger.info("%d workers are ready: %s", len(links), ", ".join(f"{link.name} on {link.node}" for link in links))
+
+    def _join(self, link: Link) -> None:
+        member = Member(link, self.config.workers.slots)
+        self._crew.add(member)
+        self._spawn(self._listen(member))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _listen(self, member: Member) -> None:
+        """Bury a worker that no longer answers."""
+        while member in self._crew:
+            await asyncio.sleep(BEAT_SECONDS)
+            try:
+                await self._within(member, SILENT_SECONDS, "ping")
+            except WorkerDied:
+                return
+
+    async def _everyone(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of every worker, and return the results of those that live to give one."""
+        calls = [self._within(member, BARRIER_SECONDS, method, *arguments) for member in self._crew]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, WorkerDied):
+                raise result
+        return [result for result in results if not isinstance(result, BaseException)]
+
+    async def _counted(self, member: Member) -> None:
+        with contextlib.suppress(WorkerDied):
+            member.counts = await self._within(member, BARRIER_SECONDS, "metrics")
+
+    async def _within(self, member: Member, seconds: float, method: str, *arguments: Any) -> Any:
+        """Call a method of a worker, which is killed when it takes longer.
+
+        Raises:
+            WorkerDied: it is gone.
+        """
+        call = asyncio.ensure_future(member.link.call(method, *arguments))
+        try:
+            done, _ = await asyncio.wait({call}, timeout=seconds)
+            if not done:
+                logger.error("worker %s did not answer %s within %g s; it is killed", member.link.name, method, seconds)
+                await member.link.kill()
+            return await call
+        except WorkerDied as death:
+            self._bury(member, death)
+            raise
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+
+    def _bury(self, member: Member, death: WorkerDied) -> None:
+        """Count a worker's death, once, and start another in its place."""
+        if not self._crew.remove(member):
+            return
+        logger.warning("%s; its executions run again elsewhere", death)
+        self._counts["deaths"] += 1
+        self._gone.update(member.counts)
+        self._died(member.link.node)
+        if self._home.running:
+            self._spawn(self._replace(member))
+
+    async def _replace(self, member: Member) -> None:
+        await member.link.kill()
+        error: BaseException | None = None
+        for _ in range(TRIES_TO_REPLACE):
+            link: Link | None = None
+            try:
+                (link,) = await self._transport.start([self._plan(next(self._numbers))])
+                async with asyncio.timeout(self.config.workers.start_seconds):
+                    await link.call("hello")
+                    await self._catch_up(link)
+                self._join(link)  # no step has begun since, as nothing was awaited
+                self._counts["replacements"] += 1
+                return
+            except (SlimeAglError, TimeoutError) as caught:
+                error = caught
+                if link is not None:
+                    await link.kill()
+        logger.error("no worker can be started in place of %s: %s", member.link.name, error)
+        if not len(self._crew):
+            self._crew.refuse(SlimeAglError(f"no worker is left, and none can be started: {error}"))
+
+    async def _catch_up(self, link: Link) -> None:
+        """Bring a new worker to where the others are, however often they move on meanwhile."""
+        step, parked = None, False
+        while (step, parked) != (self._step, self._parked):
+            if step != self._step and self._step is not None:
+                step = self._step
+                await link.call("begin_step", *step)
+            elif parked != self._parked:
+                parked = self._parked
+                await link.call("park" if parked else "resume")
+
+    async def _stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(self._end(member.link) for member in self._crew))
+
+    async def _end(self, link: Link) -> None:
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await link.call("stop")
+        except (SlimeAglError, TimeoutError) as error:
+            logger.warning("worker %s did not stop by itself: %s", link.name, error or "no answer")
+        await link.kill()
+

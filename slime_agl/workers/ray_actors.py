@@ -1,0 +1,131 @@
+"""Workers as actors of the Ray cluster that slime runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, TaskCancelledError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from slime_agl.workers.frames import portable
+from slime_agl.workers.link import CancelledThere, Lane, Plan, WorkerDied, make_target, unwound
+from slime_agl.workers.placement import Node, Placement
+
+logger = logging.getLogger(__name__)
+
+# Calls at a time on the lanes that agents do not hold. Ray queues what goes beyond, without a word.
+CONTROL_CALLS, BULK_CALLS, SPARE_RUNS = 32, 4, 8
+
+
+class _Actor:
+    """The worker's side. Each lane is a concurrency group, which has an event loop and a thread of its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        # A worker of Ray's sends what it logs to the driver, but nothing is set up to log.
+        logging.basicConfig(level=logging.INFO, format=f"[{plan.name}] %(levelname)s %(name)s: %(message)s")
+        self._plan = plan
+        self._target = make_target(plan)
+
+    async def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """The result of a method of the target, or the exception that it raised, as a value: (good, value)."""
+        try:
+            return True, await getattr(self._target, method)(*arguments)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # the edge of the process: the caller is to hear of everything
+            return False, portable(error, self._plan.name)
+
+
+class RayActor:
+    """A link to an actor. node: Ray's id of the node it was placed on."""
+
+    def __init__(self, plan: Plan, handle: Any, node: str) -> None:
+        self.name, self.node = plan.name, node
+        self._handle = handle
+        self._death: WorkerDied | None = None
+
+    @property
+    def dead(self) -> bool:
+        return self._death is not None
+
+    async def call(self, method: str, /, *arguments: Any, lane: Lane = "control") -> Any:
+        if self._death is not None:
+            raise self._death
+        ref = self._handle.call.options(concurrency_group=lane).remote(method, arguments)
+        answer = asyncio.ensure_future(self._answer(ref))
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            ray.cancel(ref)
+            await unwound(answer)
+            raise
+
+    async def _answer(self, ref: Any) -> Any:
+        try:
+            good, value = await ref
+        except RayActorError as error:
+            self._death = self._death or WorkerDied(f"worker {self.name} on node {self.node[:8]} ended: {error}")
+            raise self._death from None
+        except TaskCancelledError:
+            raise CancelledThere(f"a call was cancelled within worker {self.name}") from None
+        if good:
+            return value
+        raise value
+
+    async def kill(self) -> None:
+        self._death = self._death or WorkerDied(f"worker {self.name} was ended")
+        await asyncio.to_thread(ray.kill, self._handle, no_restart=True)
+
+
+class RayActors:
+    """Starts workers in the cluster that this process is connected to.
+
+    num_cpus: that each takes of its node. Plans' environments come beside that of the job.
+    """
+
+    def __init__(self, *, num_cpus: float, placement: Placement) -> None:
+        self._num_cpus, self._placement = num_cpus, placement
+
+    async def start(self, plans: Sequence[Plan]) -> list[RayActor]:
+        nodes = await asyncio.to_thread(self._placement.choose, len(plans), self._num_cpus)
+        return [self._started(plan, node) for plan, node in zip(plans, nodes, strict=True)]
+
+    def _started(self, plan: Plan, node: Node) -> RayActor:
+        options: dict[str, Any] = {
+            "num_cpus": self._num_cpus,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "enable_task_events": False,
+            "concurrency_groups": {"run": plan.slots + SPARE_RUNS, "control": CONTROL_CALLS, "bulk": BULK_CALLS},
+            # Soft: a node that has just died is no reason to fail.
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=True),
+        }
+        if plan.environment:
+            options["runtime_env"] = {"env_vars": dict(plan.environment)}
+        return RayActor(plan, ray.remote(_Actor).options(**options).remote(plan), node.id)
+
+
+def connected() -> bool:
+    """Whether this process is part of a Ray job."""
+    return ray.is_initialized()
+
+
+def nodes() -> list[Node]:
+    """The nodes that are alive, each with the CPUs that nobody has taken."""
+    free: Mapping[str, Mapping[str, float]] = ray._private.state.available_resources_per_node()
+    return [
+        Node(
+            id=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            cpus=node["Resources"].get("CPU", 0.0),
+            free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
+            gpus=node["Resources"].get("GPU", 0.0),
+            resources=frozenset(node["Resources"]),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]

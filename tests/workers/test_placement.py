@@ -1,0 +1,67 @@
+"""On which node a worker starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from slime_agl.errors import ConfigError
+from slime_agl.workers.placement import Node, Placement
+
+
+def node(name: str, cpus: float, free: float | None = None, **values) -> Node:
+    return Node(id=name, address=f"10.0.0.{name}", cpus=cpus, free_cpus=cpus if free is None else free, **values)
+
+
+def chosen(placement: Placement, count: int, num_cpus: float = 1) -> list[str]:
+    return [node.id for node in placement.choose(count, num_cpus)]
+
+
+def test_workers_are_spread_over_the_nodes() -> None:
+    nodes = [node("1", 8), node("2", 8), node("3", 8)]
+    assert chosen(Placement("spread", lambda: nodes), 4) == ["1", "2", "3", "1"]
+
+
+def test_a_full_node_is_passed_over() -> None:
+    nodes = [node("1", 8, 1), node("2", 8, 8)]
+    assert chosen(Placement("spread", lambda: nodes), 4) == ["1", "2", "2", "2"]
+
+
+def test_nodes_without_gpus_can_be_asked_for() -> None:
+    nodes = [node("1", 8, gpus=8), node("2", 8)]
+    assert chosen(Placement("cpu_nodes", lambda: nodes), 2) == ["2", "2"]
+
+
+def test_nodes_with_a_resource_can_be_asked_for() -> None:
+    nodes = [node("1", 8), node("2", 8, resources=frozenset({"CPU", "agents"}))]
+    assert chosen(Placement("resource:agents", lambda: nodes), 2) == ["2", "2"]
+
+
+def test_what_does_not_fit_names_every_node_and_the_key() -> None:
+    nodes = [node("1", 8, 1), node("2", 16, 0.5)]
+    with pytest.raises(ConfigError) as caught:
+        Placement("spread", lambda: nodes).choose(3, 1)
+    for words in ("3 workers of 1 CPUs", "10.0.0.1 (1 of 8", "10.0.0.2 (0.5 of 16", "agl.workers.num_cpus"):
+        assert words in str(caught.value)
+
+
+def test_no_eligible_node_names_the_rule() -> None:
+    with pytest.raises(ConfigError, match="resource:agents"):
+        Placement("resource:agents", lambda: [node("1", 8)]).choose(1, 1)
+
+
+def test_a_node_with_three_deaths_is_drained() -> None:
+    placement = Placement("spread", lambda: [node("1", 8), node("2", 8)])
+    placement.choose(2, 1)
+    for _ in range(3):
+        placement.died("1")
+    assert chosen(placement, 3) == ["2", "2", "2"] and placement.drained == 1
+
+
+@pytest.mark.parametrize("rule", ["random", "resource:", ""])
+def test_an_unknown_rule_is_refused(rule: str) -> None:
+    with pytest.raises(ConfigError, match="agl.workers.placement"):
+        Placement(rule, list)
+
+
+def test_room_counts_whole_workers() -> None:
+    assert Placement("spread", lambda: [node("1", 8, 3.5), node("2", 8, 1)]).room(2) == 1
