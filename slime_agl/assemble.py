@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from slime_agl.host import RolloutArgs, load_object, load_processor, where
 from slime_agl.in_process import InProcess
 from slime_agl.lightning.service import Lightning
 from slime_agl.runtime import Runtime
+from slime_agl.workers.build import make_fleet
+from slime_agl.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -77,18 +81,13 @@ def make_runtime(
         frozen=args.frozen_models,
         dashboard_port=config.dashboard_port,
     )
-    if args.hf_checkpoint is None:
-        raise ConfigError(
-            "--hf-checkpoint is missing; it names the tokenizer and the chat template that agents' messages go through"
-        )
-    tokenizer = load_tokenizer(str(args.hf_checkpoint), trust_remote_code=trust_remote_code)
+    checkpoint = _checkpoint(args)
+    tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
     renderer = make_renderer(args, tokenizer, trust_remote_code=trust_remote_code)
-    plan = make_plan(renderer, str(args.hf_checkpoint))
+    plan = make_plan(renderer, checkpoint)
     parts = GatewayParts(
         engine=engine
-        or RouterEngine(
-            args.router_url, replay=_replay(args), vocab_size=vocab_size_of(str(args.hf_checkpoint), tokenizer)
-        ),
+        or RouterEngine(args.router_url, replay=_replay(args), vocab_size=vocab_size_of(checkpoint, tokenizer)),
         renderer=renderer,
         delta=DeltaEncoder(renderer, plan, history=config.history),
         parser=ReplyParser(
@@ -99,6 +98,27 @@ def make_runtime(
         policy=config.sampling,
     )
     return InProcess(config=config, renderer=renderer, gateway=Gateway(config.gateway, parts), lightning=lightning)
+
+
+def make_worker(config: Config, arguments: Mapping[str, Any]) -> Worker:
+    """A worker of a fleet, in the process that it is meant for. arguments: slime's, by name.
+
+    Raises: as `make_runtime`, and what starting it raises.
+    """
+    return Worker(make_runtime(config, RolloutArgs.read(Namespace(**arguments))))
+
+
+def _make_fleet(config: Config, args: RolloutArgs) -> Runtime:
+    checkpoint = _checkpoint(args)
+    return make_fleet(config, args, make_renderer(args, load_tokenizer(checkpoint)))
+
+
+def _checkpoint(args: RolloutArgs) -> str:
+    if args.hf_checkpoint is None:
+        raise ConfigError(
+            "--hf-checkpoint is missing; it names the tokenizer and the chat template that agents' messages go through"
+        )
+    return str(args.hf_checkpoint)
 
 
 def _replay(args: RolloutArgs) -> Replay:
@@ -150,7 +170,7 @@ def live_runtime(config: Config, args: RolloutArgs) -> Runtime:
         if _live.runtime is not None and _live.made_of == made_of:
             return _live.runtime
         _stop()
-        runtime = make_runtime(config, args)
+        runtime = _make_fleet(config, args) if config.workers.count else make_runtime(config, args)
         runtime.start()
         logger.info("slime_agl runs with %s", where())
         _live.runtime, _live.made_of = runtime, made_of

@@ -143,6 +143,50 @@ class AsyncConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersConfig:
+    count: int | Literal["auto"] = key(
+        0,
+        "processes that run agents, each with a gateway, store and runners of its own; `0` runs them in slime's rollout "
+        "process, `auto` starts as many as the executions need and free CPUs allow. They are Ray actors where Ray is "
+        "initialised, and subprocesses elsewhere",
+    )
+    slots: int = key(128, "maximum concurrent executions per worker")
+    num_cpus: float = key(1.0, "CPUs that a worker reserves on its Ray node")
+    placement: str = key(
+        "spread",
+        "Ray nodes for workers: `spread` over all, `cpu_nodes` for those without GPUs, `resource:NAME` for those with that "
+        "resource",
+    )
+    env: tuple[str, ...] = key(
+        (),
+        "environment variables to pass to workers on Ray, such as the API key of a tool, beside those of the Ray job",
+    )
+    start_seconds: float = key(120.0, "deadline for all workers to be ready")
+    retries: int = key(2, "how often an execution starts again after its worker died; then it is an `engine_error`")
+
+    def __post_init__(self) -> None:
+        if self.count != "auto":
+            at_least("agl.workers.count", self.count, 0)
+        at_least("agl.workers.slots", self.slots, 1)
+        at_least("agl.workers.retries", self.retries, 0)
+        if self.num_cpus <= 0:
+            # Ray ignores where actors without CPUs should go, and puts them all on one node.
+            raise ConfigError(f"agl.workers.num_cpus is {self.num_cpus:g}, it must be above 0")
+        if self.start_seconds <= 0:
+            raise ConfigError(f"agl.workers.start_seconds is {self.start_seconds:g}, it must be above 0")
+        if self.placement not in ("spread", "cpu_nodes") and not self.resource:
+            raise ConfigError(
+                f"agl.workers.placement is {self.placement!r}, it must be spread, cpu_nodes or resource:NAME"
+            )
+
+    @property
+    def resource(self) -> str:
+        """The NAME of `resource:NAME`, '' for another placement."""
+        kind, _, name = self.placement.partition(":")
+        return name.strip() if kind == "resource" else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings. Field names are YAML keys (`async_` is `async`); nested classes are nested mappings."""
 
@@ -175,6 +219,7 @@ class Config:
     credit: CreditConfig = CreditConfig()
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()
+    workers: WorkersConfig = WorkersConfig()
     record_dir: str | None = key(None, "directory for one file per step with every execution and its tokens")
     resume: Literal["whole", "position"] = key(
         "whole",
@@ -188,6 +233,12 @@ class Config:
     )
 
     def __post_init__(self) -> None:
+        if self.workers.count and self.gateway.public_url is not None:
+            raise ConfigError(
+                f"agl.gateway.public_url is {self.gateway.public_url} and agl.workers.count is {self.workers.count}: one URL "
+                "cannot lead to the gateways of several workers; leave public_url out, and set agl.gateway.host if agents "
+                "call from other machines"
+            )
         if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
             raise ConfigError(f"agl.dashboard_port is {self.dashboard_port}, it must lie between 1 and 65535")
 
@@ -272,10 +323,10 @@ def _check(value: Any, hint: Any, where: str) -> Any:
             hintful = closest(str(value), choices)
             raise ConfigError(f"{where} is {value!r}, it must be one of {', '.join(choices)}.{hintful}")
         return value
-    allowed = choices if isinstance(hint, types.UnionType) else (hint,)
+    allowed = choices if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
     for option in allowed:
         if _is_of(value, option):
-            return float(value) if option is float else value
+            return _converted(value, option)
     wanted = " or ".join(_name(option) for option in allowed)
     raise ConfigError(f"{where} is {value!r} ({_kind(value)}), it must be {wanted}")
 
@@ -283,15 +334,31 @@ def _check(value: Any, hint: Any, where: str) -> Any:
 def _is_of(value: Any, option: Any) -> bool:
     if option is type(None):
         return value is None
-    if typing.get_origin(option) is not None:
+    origin = typing.get_origin(option)
+    if origin is Literal:
+        return value in typing.get_args(option)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    if origin is not None:
         return isinstance(value, Mapping) and all(isinstance(x, str) for pair in value.items() for x in pair)
     if option in (int, float) and isinstance(value, bool):
         return False
     return isinstance(value, int | float if option is float else option)
 
 
+def _converted(value: Any, option: Any) -> Any:
+    if option is float:
+        return float(value)
+    return tuple(value) if typing.get_origin(option) is tuple else value
+
+
 def _name(option: Any) -> str:
-    if typing.get_origin(option) is not None:
+    origin = typing.get_origin(option)
+    if origin is Literal:
+        return " or ".join(typing.get_args(option))
+    if origin is tuple:
+        return "a list of strings"
+    if origin is not None:
         return "a mapping of strings to strings"
     return {type(None): "null", str: "a string", bool: "true or false", int: "a whole number", float: "a number"}.get(
         option, str(option)

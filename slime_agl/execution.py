@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -124,6 +125,28 @@ def finish(job: Job, outcome: RolloutOutcome) -> Execution:
             Try(session.ledger, attempt.error or "", session.engine_errors)
             for session, attempt in zip(sealed[:-1], outcome.attempts[:-1], strict=True)
         ),
+    )
+
+
+def lost(job: Job, error: str) -> Execution:
+    """The execution of a job of which nothing is left, because whatever ran it died."""
+    rollout_id = f"lost-{uuid.uuid4().hex}"
+    ledger = Ledger(rollout_id, "")
+    return Execution(
+        rollout_id=rollout_id,
+        attempt_id="",
+        task=job.task,
+        reward=None,
+        final_text="",
+        messages=[],
+        spans=(),
+        failure="engine_error",
+        error=error,
+        ledger=ledger,
+        segments=(),
+        account=account(ledger, ()),
+        counters=Counter(),
+        seconds=0.0,
     )
 
 

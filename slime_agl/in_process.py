@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -13,21 +11,17 @@ from weakref import WeakValueDictionary
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config, FailureConfig
 from slime_agl.engine.base import EngineInfo
-from slime_agl.errors import SlimeAglError
 from slime_agl.execution import Execution, Job, Lane, failure_of, finish, refuse_broken, sampled_tokens
 from slime_agl.gateway import garbage
 from slime_agl.gateway.http.server import Gateway
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.lightning.service import Lightning
 from slime_agl.loops import LoopThread, Work
-from slime_agl.runtime import Closable, K
+from slime_agl.runtime import K
+from slime_agl.runtime_loop import RuntimeLoop
 from slime_agl.trace.segments import segments
 
-logger = logging.getLogger(__name__)
-
 STEPS_HELD = 2
-INTERRUPT_SECONDS = 30.0
-STOP_SECONDS = 120.0
 
 T = TypeVar("T")
 TRAIN: Lane = "train"
@@ -88,24 +82,21 @@ class InProcess:
     def __init__(self, *, config: Config, renderer: Renderer, gateway: Gateway, lightning: Lightning) -> None:
         self.config, self.renderer = config, renderer
         self._gateway, self._lightning = gateway, lightning
-        self._loop: LoopThread | None = None
+        self._home = RuntimeLoop()
         self._steps: list[_Step] = []
         # Steps keep their executions alive; a caller may keep one longer.
         self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
-        self._kept: dict[type[Closable], Closable] = {}
-        self._running = False
         self._collector: tuple[int, int, int] | None = None
         self._aborted_tokens = 0
 
     def start(self) -> None:
         """Start gateway, store and runners; if one fails, stop those that started."""
         # Created here, so that a runtime that is only inspected leaves no open loop behind.
-        self._loop = LoopThread("agl-runtime", self._lightning.new_loop(), exited=self._lightning.exited)
-        self._loop.start()
-        self._running = True
+        thread = LoopThread("agl-runtime", self._lightning.new_loop(), exited=self._lightning.exited)
+        self._home.start(thread)
         try:
             self._gateway.start()
-            self.run(self._lightning.start(hopeless=self._loop.give_up))
+            self.run(self._lightning.start(hopeless=thread.give_up))
         except BaseException:
             self.stop()
             raise
@@ -113,49 +104,24 @@ class InProcess:
 
     def stop(self) -> None:
         """Stop everything. Idempotent."""
-        loop = self._loop
-        if not self._running or loop is None:
+        if not self._home.running:
             return
-        self._running = False
         try:
-            self._wait(self._close(), STOP_SECONDS)
-        except TimeoutError:
-            logger.error("the agents have not ended within %g s; what blocks them is left behind", STOP_SECONDS)
-        except SlimeAglError as error:
-            logger.error("the agents cannot be ended: %s", error)
+            self._home.close(self._lightning.close)
         finally:
             if self._collector is not None:
                 garbage.restore(self._collector)
             self._gateway.stop()
-            loop.stop()
+            self._home.end()
 
     def run(self, coroutine: Work[T]) -> T:
-        """Run a coroutine on the runtime's loop and wait for it. An interrupt cancels it and waits for its cleanup."""
-        if not self._running:
-            coroutine.close()
-            raise SlimeAglError("the runtime is stopped")
-        return self._wait(coroutine)
-
-    def _thread(self, coroutine: Work[object]) -> LoopThread:
-        if self._loop is None:
-            coroutine.close()
-            raise SlimeAglError("the runtime is not started")
-        return self._loop
-
-    async def _close(self) -> None:
-        for kept in self._kept.values():
-            await kept.close()
-        await self._lightning.close()
-
-    def keep(self, kind: type[K], make: Callable[[], K]) -> K:
-        """Return the runtime's one object of a kind, made on first use and closed before the runtime stops."""
-        if kind not in self._kept:
-            self._kept[kind] = make()
-        return self._kept[kind]  # type: ignore[return-value]
+        return self._home.run(coroutine)
 
     def submit(self, coroutine: Work[T]) -> Future[T]:
-        """Start a coroutine on the runtime's loop, for a caller on another loop (asyncio.wrap_future)."""
-        return self._thread(coroutine).submit(coroutine)
+        return self._home.submit(coroutine)
+
+    def keep(self, kind: type[K], make: Callable[[], K]) -> K:
+        return self._home.keep(kind, make)
 
     async def begin_step(self, step: int, temperature: float, top_p: float) -> None:
         self._collect_ended()
@@ -237,25 +203,3 @@ class InProcess:
     async def _release(self, step: _Step) -> None:
         step.finished.clear()
         await self._lightning.release(step.rollouts)
-
-    def _wait(self, coroutine: Work[T], seconds: float | None = None) -> T:
-        done = threading.Event()
-        future = self._thread(coroutine).submit(_announced(coroutine, done))
-        try:
-            return future.result(seconds)
-        except KeyboardInterrupt:
-            future.cancel()
-            done.wait(INTERRUPT_SECONDS)
-            raise
-
-
-async def _announced(coroutine: Work[T], done: threading.Event) -> T:
-    try:
-        return await coroutine
-    except (SystemExit, KeyboardInterrupt) as error:
-        # It would silently end the trainer's process.
-        raise SlimeAglError(
-            f"{type(error).__name__} was raised by code that runs for a step, outside any agent"
-        ) from error
-    finally:
-        done.set()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from slime_agl.errors import SlimeAglError
-from slime_agl.loops import LoopThread
+from slime_agl.loops import LoopThread, Work
 from slime_agl.runtime import Closable, K
 
 logger = logging.getLogger(__name__)
@@ -18,7 +18,6 @@ INTERRUPT_SECONDS = 30.0
 STOP_SECONDS = 120.0
 
 T = TypeVar("T")
-Work = Coroutine[Any, Any, T]
 
 
 class RuntimeLoop:
@@ -74,7 +73,7 @@ class RuntimeLoop:
             await kept.close()
         await close()
 
-    def _threaded(self, coroutine: Work[Any]) -> LoopThread:
+    def _threaded(self, coroutine: Work[object]) -> LoopThread:
         if self._thread is None:
             coroutine.close()
             raise SlimeAglError("the runtime is not started")

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -18,7 +18,7 @@ from slime_agl.config import Config
 from slime_agl.engine.base import EngineInfo
 from slime_agl.errors import SlimeAglError
 from slime_agl.execution import Execution, Job, lost
-from slime_agl.loops import LoopThread
+from slime_agl.loops import LoopThread, Work
 from slime_agl.runtime import K
 from slime_agl.runtime_loop import RuntimeLoop
 from slime_agl.workers.crew import Crew, Member
@@ -83,10 +83,10 @@ class Fleet:
             self._home.close(self._stop)
             self._home.end()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Work[T]) -> T:
         return self._home.run(coroutine)
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, coroutine: Work[T]) -> Future[T]:
         return self._home.submit(coroutine)
 
     def keep(self, kind: type[K], make: Callable[[], K]) -> K:
@@ -189,7 +189,7 @@ class Fleet:
         self._crew.add(member)
         self._spawn(self._listen(member))
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Work[None]) -> None:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -292,4 +292,3 @@ class Fleet:
         except (SlimeAglError, TimeoutError) as error:
             logger.warning("worker %s did not stop by itself: %s", link.name, error or "no answer")
         await link.kill()
-

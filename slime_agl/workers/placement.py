@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from slime_agl.config import WorkersConfig
 from slime_agl.errors import ConfigError
 
 DEATHS_BEFORE_DRAIN = 3
@@ -29,24 +30,16 @@ class Node:
 class Placement:
     """Round robin: each worker goes to the eligible node with the fewest of them that has room.
 
-    rule: `spread` over all, `cpu_nodes` over those without GPUs, `resource:NAME` over those that offer it. look: the
-    nodes that are alive now.
-
-    Raises:
-        ConfigError: the rule is unknown.
+    config: `placement` says which nodes are eligible, `num_cpus` what a worker takes. look: lists the nodes alive.
     """
 
-    def __init__(self, rule: str, look: Callable[[], Sequence[Node]]) -> None:
-        self._rule, self._look = rule, look
+    def __init__(self, config: WorkersConfig, look: Callable[[], Sequence[Node]]) -> None:
+        self._rule, self._resource, self._cpus, self._look = config.placement, config.resource, config.num_cpus, look
         self._placed: Counter[str] = Counter()
         self._deaths: Counter[str] = Counter()
-        if rule not in ("spread", "cpu_nodes") and not rule.removeprefix("resource:").strip():
-            raise ConfigError(_unknown(rule))
-        if rule not in ("spread", "cpu_nodes") and not rule.startswith("resource:"):
-            raise ConfigError(_unknown(rule))
 
-    def choose(self, count: int, num_cpus: float) -> list[Node]:
-        """A node for each of `count` workers that are started together and take `num_cpus` each.
+    def choose(self, count: int) -> list[Node]:
+        """A node for each of `count` workers that start together.
 
         Raises:
             ConfigError: the eligible nodes have not so many CPUs free.
@@ -56,18 +49,18 @@ class Placement:
         free = {node.id: node.free_cpus for node in nodes if self._eligible(node)}
         chosen = []
         for _ in range(count):
-            roomy = [node for node in nodes if free.get(node.id, -1.0) >= num_cpus]
+            roomy = [node for node in nodes if free.get(node.id, -1.0) >= self._cpus]
             if not roomy:
-                raise ConfigError(self._full(nodes, len(free), count, num_cpus))
+                raise ConfigError(self._full(nodes, len(free), count))
             node = min(roomy, key=lambda node: self._placed[node.id])
             self._placed[node.id] += 1
-            free[node.id] -= num_cpus
+            free[node.id] -= self._cpus
             chosen.append(node)
         return chosen
 
-    def room(self, num_cpus: float) -> int:
+    def room(self) -> int:
         """How many workers the eligible nodes have CPUs for, beside those that are placed."""
-        return sum(int(node.free_cpus // num_cpus) for node in self._look() if self._eligible(node))
+        return sum(int(node.free_cpus // self._cpus) for node in self._look() if self._eligible(node))
 
     def died(self, node_id: str) -> None:
         """A worker has ended on this node; one on which several did gets no more."""
@@ -84,11 +77,9 @@ class Placement:
             return False
         if self._rule == "cpu_nodes":
             return node.gpus == 0
-        if self._rule.startswith("resource:"):
-            return self._rule.removeprefix("resource:") in node.resources
-        return True
+        return not self._resource or self._resource in node.resources
 
-    def _full(self, nodes: Sequence[Node], eligible: int, count: int, num_cpus: float) -> str:
+    def _full(self, nodes: Sequence[Node], eligible: int, count: int) -> str:
         seen = ", ".join(map(str, nodes)) or "none"
         if not eligible:
             return (
@@ -96,11 +87,7 @@ class Placement:
                 "Set another placement"
             )
         return (
-            f"{count} workers of {num_cpus:g} CPUs each (agl.workers.num_cpus) do not fit on the {eligible} eligible nodes; "
-            f"nodes: {seen}. Lower agl.workers.count or num_cpus, or leave more CPUs to them: slime's trainer and engines "
-            "take theirs first"
+            f"{count} workers of {self._cpus:g} CPUs each (agl.workers.num_cpus) do not fit on the {eligible} eligible "
+            f"nodes; nodes: {seen}. Lower agl.workers.count or num_cpus, or leave more CPUs to them: slime's trainer and "
+            "engines take theirs first"
         )
-
-
-def _unknown(rule: str) -> str:
-    return f"agl.workers.placement is {rule!r}, it must be spread, cpu_nodes or resource:NAME"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node  # there is no public way to ask per node
 from ray.exceptions import RayActorError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -87,11 +88,11 @@ class RayActors:
     num_cpus: that each takes of its node. Plans' environments come beside that of the job.
     """
 
-    def __init__(self, *, num_cpus: float, placement: Placement) -> None:
+    def __init__(self, num_cpus: float, placement: Placement) -> None:
         self._num_cpus, self._placement = num_cpus, placement
 
     async def start(self, plans: Sequence[Plan]) -> list[RayActor]:
-        nodes = await asyncio.to_thread(self._placement.choose, len(plans), self._num_cpus)
+        nodes = await asyncio.to_thread(self._placement.choose, len(plans))
         return [self._started(plan, node) for plan, node in zip(plans, nodes, strict=True)]
 
     def _started(self, plan: Plan, node: Node) -> RayActor:
@@ -116,7 +117,7 @@ def connected() -> bool:
 
 def nodes() -> list[Node]:
     """The nodes that are alive, each with the CPUs that nobody has taken."""
-    free: Mapping[str, Mapping[str, float]] = ray._private.state.available_resources_per_node()
+    free: Mapping[str, Mapping[str, float]] = available_resources_per_node()
     return [
         Node(
             id=node["NodeID"],

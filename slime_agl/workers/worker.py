@@ -12,6 +12,7 @@ from slime_agl.execution import Execution, Job
 from slime_agl.runtime import Runtime
 from slime_agl.workers.serving import hop
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """What a worker says of itself when it is ready. pid: on its own node."""

@@ -20,16 +20,18 @@ LAYERS = (
     {"record"},
     {"chat", "engine", "credit"},
     {"host"},
-    {"lightning", "gateway", "local", "workers", "report"},
+    {"lightning", "gateway", "local", "report"},
     {"execution"},
     {"runtime"},
+    {"workers"},
+    {"assemble"},
     {"reward", "data_source"},
     {"rollout"},
     {"generate", "rerun", "preflight"},
     {"cli", "testing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
-SAME_ROOM = {"assemble": "runtime", "in_process": "runtime"}  # modules that share a line
+SAME_ROOM = {"in_process": "runtime", "runtime_loop": "runtime"}  # modules that share a line
 
 EVERYWHERE = {"numpy", "orjson"}
 DOORS = {

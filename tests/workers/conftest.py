@@ -36,7 +36,9 @@ def cluster() -> Iterator[Any]:
         try:
             for _ in range(2):
                 started.add_node(**node)
-            ray.init(address=started.address, _node_ip_address="127.0.0.1", log_to_driver=False, configure_logging=False)
+            ray.init(
+                address=started.address, _node_ip_address="127.0.0.1", log_to_driver=False, configure_logging=False
+            )
             started.wait_for_nodes()
             yield started
         finally:

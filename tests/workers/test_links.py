@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slime_agl.config import WorkersConfig
 from slime_agl.errors import EngineError
 from slime_agl.workers.link import Link, Plan, Transport, WorkerDied
 from slime_agl.workers.placement import Placement
 from slime_agl.workers.subprocesses import Subprocesses
+
 
 def subprocesses(_: pytest.FixtureRequest) -> Transport:
     return Subprocesses()
@@ -23,7 +25,7 @@ def ray_actors(request: pytest.FixtureRequest) -> Transport:
     request.getfixturevalue("cluster")
     from slime_agl.workers.ray_actors import RayActors, nodes
 
-    return RayActors(num_cpus=1, placement=Placement("spread", nodes))
+    return RayActors(1, Placement(WorkersConfig(), nodes))
 
 
 TARGET = "tests.workers.targets:Target"

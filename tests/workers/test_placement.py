@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slime_agl.config import WorkersConfig
 from slime_agl.errors import ConfigError
 from slime_agl.workers.placement import Node, Placement
 
@@ -12,46 +13,50 @@ def node(name: str, cpus: float, free: float | None = None, **values) -> Node:
     return Node(id=name, address=f"10.0.0.{name}", cpus=cpus, free_cpus=cpus if free is None else free, **values)
 
 
-def chosen(placement: Placement, count: int, num_cpus: float = 1) -> list[str]:
-    return [node.id for node in placement.choose(count, num_cpus)]
+def place(rule: str, nodes: list[Node], num_cpus: float = 1) -> Placement:
+    return Placement(WorkersConfig(placement=rule, num_cpus=num_cpus), lambda: nodes)
+
+
+def chosen(placement: Placement, count: int) -> list[str]:
+    return [node.id for node in placement.choose(count)]
 
 
 def test_workers_are_spread_over_the_nodes() -> None:
     nodes = [node("1", 8), node("2", 8), node("3", 8)]
-    assert chosen(Placement("spread", lambda: nodes), 4) == ["1", "2", "3", "1"]
+    assert chosen(place("spread", nodes), 4) == ["1", "2", "3", "1"]
 
 
 def test_a_full_node_is_passed_over() -> None:
     nodes = [node("1", 8, 1), node("2", 8, 8)]
-    assert chosen(Placement("spread", lambda: nodes), 4) == ["1", "2", "2", "2"]
+    assert chosen(place("spread", nodes), 4) == ["1", "2", "2", "2"]
 
 
 def test_nodes_without_gpus_can_be_asked_for() -> None:
     nodes = [node("1", 8, gpus=8), node("2", 8)]
-    assert chosen(Placement("cpu_nodes", lambda: nodes), 2) == ["2", "2"]
+    assert chosen(place("cpu_nodes", nodes), 2) == ["2", "2"]
 
 
 def test_nodes_with_a_resource_can_be_asked_for() -> None:
     nodes = [node("1", 8), node("2", 8, resources=frozenset({"CPU", "agents"}))]
-    assert chosen(Placement("resource:agents", lambda: nodes), 2) == ["2", "2"]
+    assert chosen(place("resource:agents", nodes), 2) == ["2", "2"]
 
 
 def test_what_does_not_fit_names_every_node_and_the_key() -> None:
     nodes = [node("1", 8, 1), node("2", 16, 0.5)]
     with pytest.raises(ConfigError) as caught:
-        Placement("spread", lambda: nodes).choose(3, 1)
+        place("spread", nodes).choose(3)
     for words in ("3 workers of 1 CPUs", "10.0.0.1 (1 of 8", "10.0.0.2 (0.5 of 16", "agl.workers.num_cpus"):
         assert words in str(caught.value)
 
 
 def test_no_eligible_node_names_the_rule() -> None:
     with pytest.raises(ConfigError, match="resource:agents"):
-        Placement("resource:agents", lambda: [node("1", 8)]).choose(1, 1)
+        place("resource:agents", [node("1", 8)]).choose(1)
 
 
 def test_a_node_with_three_deaths_is_drained() -> None:
-    placement = Placement("spread", lambda: [node("1", 8), node("2", 8)])
-    placement.choose(2, 1)
+    placement = place("spread", [node("1", 8), node("2", 8)])
+    placement.choose(2)
     for _ in range(3):
         placement.died("1")
     assert chosen(placement, 3) == ["2", "2", "2"] and placement.drained == 1
@@ -60,8 +65,8 @@ def test_a_node_with_three_deaths_is_drained() -> None:
 @pytest.mark.parametrize("rule", ["random", "resource:", ""])
 def test_an_unknown_rule_is_refused(rule: str) -> None:
     with pytest.raises(ConfigError, match="agl.workers.placement"):
-        Placement(rule, list)
+        WorkersConfig(placement=rule)
 
 
 def test_room_counts_whole_workers() -> None:
-    assert Placement("spread", lambda: [node("1", 8, 3.5), node("2", 8, 1)]).room(2) == 1
+    assert place("spread", [node("1", 8, 3.5), node("2", 8, 1)], 2).room() == 1

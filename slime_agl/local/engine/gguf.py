@@ -20,7 +20,7 @@ def convert(gguf: Path, target: Path, *, eos_token: str) -> None:
     with without_progress_bars():
         read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
         model = type(read)(_plain(read.config))
-        model.to(dtype=torch.bfloat16)
+        model.to(dtype=torch.bfloat16)  # pyright: ignore[reportCallIssue]: decorated
         model.load_state_dict(read.state_dict())
         model.generation_config = GenerationConfig(
             bos_token_id=tokenizer.bos_token_id,

@@ -57,7 +57,7 @@ class PrefixCache:
         self._entries.clear()
 
 
-def as_ids(ids: Sequence[int]) -> np.ndarray:
+def as_ids(ids: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.asarray(ids, dtype=np.int32)
 
 

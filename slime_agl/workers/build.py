@@ -1,0 +1,122 @@
+"""Puts a fleet together from the configuration, and tells each of its workers what it is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slime_agl.chat.template.renderer import Renderer
+from slime_agl.config import Config, WorkersConfig
+from slime_agl.errors import ConfigError
+from slime_agl.host import RolloutArgs
+from slime_agl.workers.fleet import Fleet
+from slime_agl.workers.link import Plan, Transport
+from slime_agl.workers.subprocesses import Subprocesses
+
+logger = logging.getLogger(__name__)
+
+MAKE_WORKER = "slime_agl.assemble:make_worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where workers can be started. room: how many more. died: to be told the node on which one ended."""
+
+    transport: Transport
+    room: Callable[[], int]
+    died: Callable[[str], None]
+
+
+def site(config: WorkersConfig) -> Site:
+    """The Ray cluster that this process is connected to, else this machine."""
+    ray = sys.modules.get("ray")  # not imported for its own sake: who is connected has it
+    if ray is not None and ray.is_initialized():
+        from slime_agl.workers.placement import Placement
+        from slime_agl.workers.ray_actors import RayActors, nodes
+
+        placement = Placement(config, nodes)
+        return Site(transport=RayActors(config.num_cpus, placement), room=placement.room, died=placement.died)
+    return Site(transport=Subprocesses(), room=lambda: os.cpu_count() or 1, died=lambda _: None)
+
+
+def make_fleet(config: Config, args: RolloutArgs, renderer: Renderer, *, at: Site | None = None) -> Fleet:
+    """Assemble a fleet without starting it. at: instead of where `site` finds.
+
+    Raises:
+        ConfigError: a variable of `agl.workers.env` is not set; there is no room for a worker.
+    """
+    workers = config.workers
+    at = at or site(workers)
+    limit = config.runners.max_concurrency or args.concurrency
+    arguments = portable_arguments(vars(args.raw))
+    environment = _environment(workers.env)
+
+    def plan(number: int) -> Plan:
+        return Plan(
+            name=f"worker-{number}",
+            target=MAKE_WORKER,
+            arguments={"config": of_worker(config, number), "arguments": arguments},
+            slots=workers.slots,
+            environment=environment,
+        )
+
+    return Fleet(
+        config=config,
+        renderer=renderer,
+        transport=at.transport,
+        plan=plan,
+        count=_count(workers, limit, at.room),
+        limit=limit,
+        died=at.died,
+    )
+
+
+def of_worker(config: Config, number: int) -> Config:
+    """The configuration of the worker with this number: a runtime of one process, on a port of its own.
+
+    The dashboard is the first worker's; records are written where the fleet is.
+    """
+    return dataclasses.replace(
+        config,
+        workers=WorkersConfig(),
+        gateway=dataclasses.replace(config.gateway, port=0),
+        runners=dataclasses.replace(config.runners, max_concurrency=config.workers.slots),
+        dashboard_port=config.dashboard_port if number == 0 else None,
+        record_dir=None,
+    )
+
+
+def portable_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Slime's arguments that another process can be given; what cannot be pickled stays behind."""
+    portable = {}
+    for name, value in arguments.items():
+        try:
+            pickle.dumps(value)
+        except Exception as error:  # whatever a stranger's object raises
+            logger.debug("workers are not given args.%s: %s", name, error)
+        else:
+            portable[name] = value
+    return portable
+
+
+def _environment(names: tuple[str, ...]) -> dict[str, str]:
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"agl.workers.env names {', '.join(missing)}, not set in the environment of this process; set it where slime "
+            "runs, or leave the name out"
+        )
+    return {name: os.environ[name] for name in names}
+
+
+def _count(workers: WorkersConfig, limit: int, room: Callable[[], int]) -> int:
+    if workers.count != "auto":
+        return workers.count
+    return max(1, min(math.ceil(limit / workers.slots), room()))
