@@ -20,6 +20,8 @@ CONTAINED = tuple(
     blocked_loops blocked_seconds ended_processes left_processes
     """.split()
 )
+# Counts of workers that died, and of the executions that ran again or were lost for it.
+WORKERS = tuple(f"workers/{name}" for name in ("deaths", "replacements", "interrupted_executions", "lost_executions"))
 
 
 class Lasting:
@@ -41,9 +43,9 @@ class Lasting:
         return runtime.keep(cls, lambda: cls(runtime, args))
 
     async def new_counts(self) -> Counter[str]:
-        """Counts of CONTAINED and `aborted_tokens` since the last call, without zeros."""
+        """Counts of CONTAINED, WORKERS and `aborted_tokens` since the last call, without zeros."""
         counts = await self._runtime.metrics()
-        now = Counter({name: int(counts.get(name, 0)) for name in (*CONTAINED, ABORTED)})
+        now = Counter({name: int(counts.get(name, 0)) for name in (*CONTAINED, *WORKERS, ABORTED)})
         new, self._counted = now - self._counted, now
         new[ABORTED] += self.register.take_lost()
         return new
