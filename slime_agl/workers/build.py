@@ -110,8 +110,8 @@ def _environment(names: tuple[str, ...]) -> dict[str, str]:
     missing = [name for name in names if name not in os.environ]
     if missing:
         raise ConfigError(
-            f"agl.workers.env names {', '.join(missing)}, not set in the environment of this process; set it where slime "
-            "runs, or leave the name out"
+            f"agl.workers.env names {', '.join(missing)}, not set in the environment of this process; set it where "
+            "slime runs, or leave the name out"
         )
     return {name: os.environ[name] for name in names}
 

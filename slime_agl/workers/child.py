@@ -23,7 +23,10 @@ STOP_SECONDS = 15.0
 
 
 class Child:
-    """Answers calls until the other end closes. target: whose methods they name; an exception when it cannot be made."""
+    """Answers calls until the other end closes.
+
+    target: the object whose methods they name, or the exception that making it raised.
+    """
 
     def __init__(self, name: str, target: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._name, self._target, self._reader, self._writer = name, target, reader, writer

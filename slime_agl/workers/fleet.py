@@ -40,9 +40,8 @@ TRIES_TO_REPLACE = 3
 class Fleet:
     """A runtime (see `Runtime`) whose executions run in workers.
 
-    count: workers. limit: most executions at a time over all of them. plan: what a worker is made of, by its number.
-    transport: starts them. renderer: for whoever needs the tokenizer in this process. died: told the node of each worker
-    that ends.
+    count: number of workers. limit: maximum concurrent executions over all of them. plan: describes the worker with a
+    given number; transport starts it. renderer: of this process. died: called with the node of each worker that ends.
     """
 
     def __init__(

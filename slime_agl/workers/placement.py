@@ -88,6 +88,6 @@ class Placement:
             )
         return (
             f"{count} workers of {self._cpus:g} CPUs each (agl.workers.num_cpus) do not fit on the {eligible} eligible "
-            f"nodes; nodes: {seen}. Lower agl.workers.count or num_cpus, or leave more CPUs to them: slime's trainer and "
-            "engines take theirs first"
+            f"nodes; nodes: {seen}. Lower agl.workers.count or num_cpus, or leave more CPUs to them: slime's trainer "
+            "and engines take theirs first"
         )

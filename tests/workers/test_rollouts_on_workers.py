@@ -3,29 +3,61 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from slime_agl import rollout
 from slime_agl.assemble import current
+from slime_agl.config import Config
 from slime_agl.errors import ConfigError
+from slime_agl.host import RolloutArgs
 from slime_agl.record.reading import read_run
-from slime_agl.workers.subprocesses import Subprocess
+from slime_agl.testing import FakeSGLang, ListDataSource, make_args, save_tiny_checkpoint
+from slime_agl.workers.build import Site, make_fleet, portable_arguments
+from slime_agl.workers.subprocesses import Subprocess, Subprocesses
 
 AGENT = "tests.workers.agents.four_turns"
 ROWS = ["one", "two", "three", "four"]
-TWO = {"workers": {"count": 2, "slots": 4}}
 
 
-@pytest.fixture(autouse=True)
-def no_fleet_is_left() -> Iterator[None]:
-    yield
-    rollout.shutdown()
+class Rig:
+    """Rollouts on one engine, whose fleet lasts from test to test, as it takes seconds to start."""
+
+    def __init__(self, fake: FakeSGLang, checkpoint: Path, records: Path) -> None:
+        self.fake, self.records = fake, records
+        self._checkpoint, self._step = checkpoint, -1
+
+    def run(self, count: int = 2, *, evaluation: bool = False, agent: str = AGENT, **overrides: Any) -> Any:
+        self._step += 1
+        section = {"agent": agent, "workers": {"count": count, "slots": 4}, "record_dir": str(self.records)}
+        given = {"agl": section, "rollout_batch_size": len(ROWS), "n_samples_per_prompt": 2, **overrides}
+        args = make_args(self.fake, self._checkpoint, **given)
+        return rollout.generate(args, self._step, ListDataSource(ROWS, 2), evaluation=evaluation)
+
+    def record(self) -> Any:
+        """Of the latest step."""
+        return next(record for record in read_run(self.records) if record.header["step"] == self._step)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    directory = tmp_path_factory.mktemp("fleet")
+    with FakeSGLang() as fake:
+        yield Rig(fake, save_tiny_checkpoint(directory / "checkpoint"), directory / "records")
+        rollout.shutdown()
+
+
+@pytest.fixture
+def rig(shared: Rig) -> Rig:
+    shared.fake.answer_with(echo)
+    return shared
 
 
 def trained(output: Any) -> list[Any]:
@@ -56,69 +88,81 @@ def at_requests(numbers: set[int], act: Callable[[], None]) -> Callable[[Any], s
     return respond
 
 
-def test_samples_equal_those_of_one_process(fake_sglang, run_rollout, token_exact) -> None:
-    fake_sglang.answer_with(echo)
-    here = run_rollout(AGENT, ROWS, n_samples=2)
-    there = run_rollout(AGENT, ROWS, n_samples=2, agl={"workers": {"count": 3, "slots": 4}})
-    assert len(pids()) == 3
+def test_samples_equal_those_of_one_process(rig: Rig, token_exact) -> None:
+    here = rig.run(0)
+    there = rig.run(2)
+    assert len(pids()) == 2
     assert trained(there) == trained(here)
-    assert token_exact(fake_sglang, there.samples) > 0
-    assert fake_sglang.in_flight == 0
+    assert token_exact(rig.fake, there.samples) > 0
+    assert rig.fake.in_flight == 0
     assert there.metrics["rollout/agl/executions"] == 8
 
 
-def test_killed_workers_cost_no_prompt_and_train_nothing_twice(fake_sglang, run_rollout, token_exact) -> None:
-    pick = random.Random(7)
-    fake_sglang.answer_with(at_requests({5, 19}, lambda: os.kill(pick.choice(pids()), signal.SIGKILL)))
-    output = run_rollout(AGENT, ROWS, n_samples=2, agl=TWO)
-    assert sorted(sample.index for group in output.samples for sample in group) == list(range(8))
-    assert all(any(sample.loss_mask) for group in output.samples for sample in group)
-    assert token_exact(fake_sglang, output.samples) > 0
-    assert output.metrics["rollout/agl/workers/deaths"] == 2
-    assert output.metrics["rollout/agl/workers/interrupted_executions"] >= 2
-    assert fake_sglang.in_flight == 0
-
-
-def test_sync_agents_run_in_threads_of_the_workers(fake_sglang, run_rollout, token_exact) -> None:
-    fake_sglang.answer_with(echo)
-    output = run_rollout("tests.workers.agents.blocking", ROWS, agl=TWO)
-    assert token_exact(fake_sglang, output.samples) > 0
-
-
-def test_an_evaluation_runs_on_workers(fake_sglang, run_rollout) -> None:
-    fake_sglang.answer_with(echo)
-    output = run_rollout(AGENT, ROWS, evaluation=True, agl=TWO)
+def test_an_evaluation_runs_on_workers(rig: Rig, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": row, "label": None}) + "\n" for row in ROWS))
+    dataset = {"eval_prompt_data": ["rows", str(path)], "eval_input_key": "prompt", "eval_label_key": "label"}
+    output = rig.run(evaluation=True, **dataset)
     assert output.data["rows"]["rewards"] == [1.0] * 4
 
 
-def test_records_are_whole(fake_sglang, run_rollout, tmp_path) -> None:
-    fake_sglang.answer_with(echo)
-    output = run_rollout(AGENT, ROWS, agl={**TWO, "record_dir": str(tmp_path)})
-    (step,) = read_run(tmp_path)
-    assert len(step.executions) == 4
-    sampled = sum(turn.output_length for execution in step.executions for turn in execution.ledger.turns)
+def test_records_are_whole(rig: Rig) -> None:
+    output = rig.run()
+    executions = rig.record().executions
+    assert len(executions) == 8
+    sampled = sum(turn.output_length for execution in executions for turn in execution.ledger.turns)
     assert sampled == output.metrics["rollout/agl/sampled_tokens"]
-    assert all(execution.task["prompt"] in ROWS and execution.spans for execution in step.executions)
+    assert all(execution.task["prompt"] in ROWS and execution.spans for execution in executions)
 
 
-def test_the_reward_function_of_a_group_finds_the_executions(fake_sglang, run_rollout) -> None:
-    fake_sglang.answer_with(echo)
-    output = run_rollout(
-        AGENT, ROWS, n_samples=2, agl=TWO, group_rm=True, custom_rm_path="slime_agl.reward.custom_group_rm"
-    )
+def test_the_reward_function_of_a_group_finds_the_executions(rig: Rig) -> None:
+    output = rig.run(group_rm=True, custom_rm_path="slime_agl.reward.custom_group_rm")
     assert [sample.reward for group in output.samples for sample in group] == [1.0] * 8
 
 
-def test_an_agent_that_workers_cannot_import_is_refused_by_name(fake_sglang, run_rollout) -> None:
+def test_killed_workers_cost_no_prompt_and_train_nothing_twice(rig: Rig, token_exact) -> None:
+    pick = random.Random(7)
+    rig.fake.answer_with(at_requests({5, 19}, lambda: os.kill(pick.choice(pids()), signal.SIGKILL)))
+    output = rig.run()
+    assert sorted(sample.index for group in output.samples for sample in group) == list(range(8))
+    assert all(any(sample.loss_mask) for group in output.samples for sample in group)
+    assert token_exact(rig.fake, output.samples) > 0
+    assert output.metrics["rollout/agl/workers/deaths"] == 2
+    assert output.metrics["rollout/agl/workers/interrupted_executions"] >= 2
+    assert rig.fake.in_flight == 0
+
+
+def test_sync_agents_run_in_threads_of_the_workers(rig: Rig, token_exact) -> None:
+    output = rig.run(1, agent="tests.workers.agents.blocking")
+    assert token_exact(rig.fake, output.samples) > 0
+
+
+def test_an_agent_that_workers_cannot_import_is_refused_by_name(rig: Rig) -> None:
     with pytest.raises(ConfigError, match="tests.workers.agents"):
-        run_rollout("tests.workers.agents.missing", ROWS, agl=TWO)
+        rig.run(1, agent="tests.workers.agents.missing")
 
 
-def test_a_public_url_cannot_go_with_workers(fake_sglang, run_rollout) -> None:
+def test_a_public_url_cannot_go_with_workers() -> None:
+    section = {"agent": AGENT, "workers": {"count": 2}, "gateway": {"public_url": "http://10.0.0.1:8000"}}
     with pytest.raises(ConfigError, match="agl.gateway.public_url .*agl.workers.count is 2"):
-        run_rollout(AGENT, ROWS, agl={**TWO, "gateway": {"public_url": "http://10.0.0.1:8000"}})
+        Config.read(section)
 
 
-def test_a_variable_that_is_not_set_is_named(fake_sglang, run_rollout) -> None:
+def test_a_variable_that_is_not_set_is_named(rollout_args) -> None:
+    config = Config.read({"agent": AGENT, "workers": {"count": 1, "env": ["NO_SUCH_KEY"]}})
     with pytest.raises(ConfigError, match="agl.workers.env names NO_SUCH_KEY"):
-        run_rollout(AGENT, ROWS, agl={"workers": {"count": 1, "env": ["NO_SUCH_KEY"]}})
+        make_fleet(config, RolloutArgs.read(rollout_args()), cast(Any, None))
+
+
+def test_what_cannot_be_pickled_stays_behind() -> None:
+    assert portable_arguments({"a": 1, "b": lambda: None}) == {"a": 1}
+
+
+def test_auto_starts_what_the_executions_need_and_the_machine_has(rollout_args) -> None:
+    config = Config.read(
+        {"agent": AGENT, "workers": {"count": "auto", "slots": 10}, "runners": {"max_concurrency": 35}}
+    )
+    args = RolloutArgs.read(rollout_args())
+    for room, expected in ((9, 4), (2, 2), (0, 1)):
+        at = Site(transport=Subprocesses(), room=lambda room=room: room, died=lambda _: None)
+        assert make_fleet(config, args, cast(Any, None), at=at)._count == expected
