@@ -107,7 +107,7 @@ class RayActors:
         }
         if plan.environment:
             options["runtime_env"] = {"env_vars": dict(plan.environment)}
-        return RayActor(plan, ray.remote(_Actor).options(**options).remote(plan), node.id)
+        return RayActor(plan, ray.remote(**options)(_Actor).remote(plan), node.id)
 
 
 def connected() -> bool:
