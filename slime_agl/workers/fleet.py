@@ -263,6 +263,11 @@ class Fleet:
                 error = caught
                 if link is not None:
                     await link.kill()
+            except BaseException:
+                # The fleet stops: nobody else knows of this worker.
+                if link is not None:
+                    await link.kill()
+                raise
         logger.error("no worker can be started in place of %s: %s", member.link.name, error)
         if not len(self._crew):
             self._crew.refuse(SlimeAglError(f"no worker is left, and none can be started: {error}"))

@@ -299,6 +299,17 @@ async def test_a_worker_that_cannot_start_says_why(make: Make, script: Script) -
     assert all(worker.dead for worker in script.workers)
 
 
+async def test_a_fleet_that_stops_ends_a_worker_that_is_still_starting(make: Make, script: Script) -> None:
+    fleet = await make(count=2)
+    script.stuck.add(("w2", "hello"))
+    await script.workers[0].kill()
+    await fleet.in_flight()
+    await settled()
+    fleet._home.running = False
+    await fleet._stop()
+    assert [worker.dead for worker in script.workers] == [True, True, True]
+
+
 async def test_when_no_worker_can_be_replaced_whoever_waits_is_told(make: Make, script: Script) -> None:
     fleet = await make(count=1)
     script.refuse_to_start = fleets.TRIES_TO_REPLACE
