@@ -259,15 +259,12 @@ class Fleet:
                 self._join(link)  # no step has begun since, as nothing was awaited
                 self._counts["replacements"] += 1
                 return
-            except (SlimeAglError, TimeoutError) as caught:
+            except BaseException as caught:  # also when the fleet stops: nobody else knows of this worker
+                if link is not None:
+                    await link.kill()
+                if not isinstance(caught, SlimeAglError | TimeoutError):
+                    raise
                 error = caught
-                if link is not None:
-                    await link.kill()
-            except BaseException:
-                # The fleet stops: nobody else knows of this worker.
-                if link is not None:
-                    await link.kill()
-                raise
         logger.error("no worker can be started in place of %s: %s", member.link.name, error)
         if not len(self._crew):
             self._crew.refuse(SlimeAglError(f"no worker is left, and none can be started: {error}"))
