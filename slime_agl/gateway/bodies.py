@@ -210,15 +210,19 @@ async def read_body(request: web.Request, limit: int, place: Place) -> bytes | N
         if content.is_eof():
             raw = content.read_nowait()
             return raw if len(raw) <= limit else None
-        async with asyncio.timeout(BODY_SECONDS + limit / BYTES_PER_SECOND):
+        clock = asyncio.get_running_loop().time
+        end = clock() + BODY_SECONDS + limit / BYTES_PER_SECOND
+        async with asyncio.timeout_at(min(end, clock() + PAUSE_SECONDS)) as deadline:
             parts, size, first = [], 0, True
-            while part := await asyncio.wait_for(content.readany(), PAUSE_SECONDS):
+            while part := await content.readany():
                 size += len(part)
                 if size > limit:
                     return None
                 if first and size > FIRST_BYTES:
                     first = False
+                    deadline.reschedule(end)  # waiting for room is no pause of the client's
                     await place.grow()
+                deadline.reschedule(min(end, clock() + PAUSE_SECONDS))
                 parts.append(part)
             return b"".join(parts)
     except TimeoutError as error:
