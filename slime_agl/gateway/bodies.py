@@ -181,7 +181,7 @@ class Place:
         self._served.leave(self._reserved)
 
 
-def check_kind(request: web.Request) -> None:
+def check_kind(request: web.BaseRequest) -> None:
     """Refuse a body that is not plain JSON. Raises Refusal, 415.
 
     Browsers send other content types without a preflight, and a compressed body may expand to any size.
@@ -199,7 +199,7 @@ def check_kind(request: web.Request) -> None:
         )
 
 
-async def read_body(request: web.Request, limit: int, place: Place) -> bytes | None:
+async def read_body(request: web.BaseRequest, limit: int, place: Place) -> bytes | None:
     """Read the body; None if it exceeds `limit` bytes. place: grows when more arrives than it has reserved at first.
 
     Raises:

@@ -1,10 +1,9 @@
-"""HTTP routes of the gateway: errors in each protocol's shape, replies as one body or as events."""
+"""HTTP handlers of the gateway: errors in each protocol's shape, replies as one body or as events."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import cast
 
 import orjson
@@ -15,6 +14,7 @@ from slime_agl.gateway.bodies import Place, check_kind, json_bytes, read_body
 from slime_agl.gateway.door import Door, presented_key
 from slime_agl.gateway.http.connections import Connection, answered
 from slime_agl.gateway.http.models import Models
+from slime_agl.gateway.http.routes import ATTEMPT, Handler, Routes, Target, expected
 from slime_agl.gateway.protocols.anthropic.dialect import AnthropicMessages
 from slime_agl.gateway.protocols.chat import ChatCompletions
 from slime_agl.gateway.protocols.completions import Completions
@@ -31,29 +31,23 @@ KEEP_ALIVE_SECONDS = 10.0
 CLIENT_GONE = 499
 # Methods that a web page can make a browser send without a preflight, and without a body that would give it away.
 READING = frozenset({"GET", "HEAD"})
-ATTEMPT = "/rollout/{rollout_id}/attempt/{attempt_id}"
-# Anthropic's clients append /v1 even to a base URL that already ends in it.
-BASES = (ATTEMPT + "/v1", ATTEMPT + "/v1/v1")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def build_app(sessions: Sessions, renderer: Renderer, model: str, door: Door) -> web.Application:
-    """Build the gateway's application. model: the name that `/v1/models` lists."""
+def build_server(sessions: Sessions, renderer: Renderer, model: str, door: Door) -> web.Server:
+    """Build the gateway's server. model: the name that `/v1/models` lists."""
     surface = _Surface(sessions, renderer, model, door)
-    app = web.Application(middlewares=[surface.errors])
-    for base in BASES:
-        for path, dialect in surface.dialects.items():
-            app.router.add_post(base + path, surface.turns(dialect))
-        app.router.add_post(base + "/messages/count_tokens", surface.count_tokens)
-        app.router.add_get(base + "/responses/{response_id}", surface.response)
-        app.router.add_delete(base + "/responses/{response_id}", surface.forget_response)
-        app.router.add_get(base + "/models", surface.models)
-        app.router.add_get(base + "/models/{name:.+}", surface.model)
-    app.router.add_get("/v1/models", surface.models)
-    app.router.add_get("/health", surface.health)
-    app.router.add_get("/metrics", surface.metrics)
-    return app
+    routes = surface.routes
+    for path, dialect in surface.dialects.items():
+        routes.add("POST", ATTEMPT + path, surface.turns(dialect))
+    routes.add("POST", ATTEMPT + "/messages/count_tokens", surface.count_tokens)
+    routes.add("GET", ATTEMPT + "/responses/{name}", surface.response)
+    routes.add("DELETE", ATTEMPT + "/responses/{name}", surface.forget_response)
+    routes.add("GET", ATTEMPT + "/models", surface.models)
+    routes.add("GET", ATTEMPT + "/models/{name}", surface.model)
+    routes.add("GET", "/v1/models", surface.all_models)
+    routes.add("GET", "/health", surface.health)
+    routes.add("GET", "/metrics", surface.metrics)
+    return web.Server(surface.serve, handler_cancellation=True)
 
 
 class _Surface:
@@ -63,6 +57,7 @@ class _Surface:
         self._sessions, self._models, self._door = sessions, Models(model), door
         self._openai = ChatCompletions(model, renderer.token_bytes)
         self._anthropic = AnthropicMessages(model)
+        self.routes = Routes()
         self.dialects: dict[str, Dialect] = {
             "/chat/completions": self._openai,
             "/completions": Completions(model, renderer.decode),
@@ -70,19 +65,20 @@ class _Surface:
             "/messages": self._anthropic,
         }
 
-    @web.middleware
-    async def errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Admit requests, and write every failure in the error shape of the request's protocol."""
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Admit a request, and write every failure in the error shape of its protocol."""
         connection = cast(Connection, request.protocol)
         connection.serving = True
         try:
             self._door.check(request.headers)
-            return await handler(request)
+            handler, target = self.routes.find(request.method, request.rel_url.raw_path)
+            if "Expect" in request.headers:
+                pass
+            return await handler(request, target)
         except Refusal as error:
             refusal = error
         except web.HTTPException as error:
-            kind = "not_found_error" if error.status == 404 else "invalid_request_error"
-            refusal = Refusal(error.status, f"{request.method} {request.path}: {error.reason}", type=kind)
+            refusal = Refusal(error.status, f"{request.method} {request.path}: {error.reason}")
         except ConnectionResetError:
             # The client is gone; its call waits for a retry. The server notices the reset itself, so nothing is sent.
             return web.Response(status=CLIENT_GONE)
@@ -98,8 +94,8 @@ class _Surface:
     def turns(self, dialect: Dialect) -> Handler:
         """Make the handler of one protocol's requests for turns."""
 
-        async def handle(request: web.Request) -> web.StreamResponse:
-            session = self._enter(request)
+        async def handle(request: web.BaseRequest, target: Target) -> web.StreamResponse:
+            session = self._enter(request, target)
             expected, limit = await self._size(request, session)
             place = Place(session.served, expected)
             await place.enter()
@@ -110,7 +106,7 @@ class _Surface:
                 exchange = dialect.read(_parsed(raw), session)
                 session.bounds.check_turns(exchange.turns)
                 if session.sealed:
-                    self._enter(request)
+                    self._enter(request, target)
                 digest = (type(dialect), size, hash(raw))
                 del raw
                 call = self._sessions.call(session, exchange.turns, digest, Mark.of(request.headers))
@@ -121,7 +117,7 @@ class _Surface:
         return handle
 
     async def _answer(
-        self, request: web.Request, session: Session, call: Call, dialect: Dialect, exchange: Exchange
+        self, request: web.BaseRequest, session: Session, call: Call, dialect: Dialect, exchange: Exchange
     ) -> web.StreamResponse:
         try:
             if exchange.stream:
@@ -137,8 +133,8 @@ class _Surface:
             if not call.delivered:
                 call.leave(self._sessions.give_up)
 
-    async def count_tokens(self, request: web.Request) -> web.Response:
-        session = self._enter(request)
+    async def count_tokens(self, request: web.BaseRequest, target: Target) -> web.Response:
+        session = self._enter(request, target)
         expected, limit = await self._size(request, session)
         place = Place(session.served, expected)
         await place.enter()
@@ -149,7 +145,7 @@ class _Surface:
         finally:
             place.leave()
 
-    async def _size(self, request: web.Request, session: Session) -> tuple[int, int]:
+    async def _size(self, request: web.BaseRequest, session: Session) -> tuple[int, int]:
         """Return the bytes that a request's body may have, and its limit.
 
         Raises:
@@ -165,51 +161,52 @@ class _Surface:
             raise session.overflowed(bounds.too_large(size, images))
         return (bounds.body if size is None else size), limit
 
-    async def _body(self, request: web.Request, session: Session, limit: int, place: Place) -> bytes:
+    async def _body(self, request: web.BaseRequest, session: Session, limit: int, place: Place) -> bytes:
         raw = await read_body(request, limit, place)
         if raw is None:
             raise session.overflowed(session.bounds.too_large(limit + 1, limit > session.bounds.body))
         session.bounds.check_structure(raw)
         return raw
 
-    async def response(self, request: web.Request) -> web.Response:
-        return _json(stored_response(self._enter(request).stored, request.match_info["response_id"]).body)
+    async def response(self, request: web.BaseRequest, target: Target) -> web.Response:
+        return _json(stored_response(self._enter(request, target).stored, target.name).body)
 
-    async def forget_response(self, request: web.Request) -> web.Response:
-        stored, name = self._enter(request).stored, request.match_info["response_id"]
+    async def forget_response(self, request: web.BaseRequest, target: Target) -> web.Response:
+        stored, name = self._enter(request, target).stored, target.name
         stored_response(stored, name)
         stored.forget(name)
         return _json({"id": name, "object": "response", "deleted": True})
 
-    async def models(self, request: web.Request) -> web.Response:
-        if "rollout_id" in request.match_info:
-            self._enter(request)
+    async def models(self, request: web.BaseRequest, target: Target) -> web.Response:
+        self._enter(request, target)
         return _json(self._models.list(anthropic=_is_anthropic(request)))
 
-    async def model(self, request: web.Request) -> web.Response:
-        self._enter(request)
-        return _json(self._models.card(request.match_info["name"], anthropic=_is_anthropic(request)))
+    async def all_models(self, request: web.BaseRequest, target: Target) -> web.Response:
+        return _json(self._models.list(anthropic=_is_anthropic(request)))
 
-    async def health(self, request: web.Request) -> web.Response:
+    async def model(self, request: web.BaseRequest, target: Target) -> web.Response:
+        self._enter(request, target)
+        return _json(self._models.card(target.name, anthropic=_is_anthropic(request)))
+
+    async def health(self, request: web.BaseRequest, target: Target) -> web.Response:
         return _json(
             {"status": "ok", "open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}
         )
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def metrics(self, request: web.BaseRequest, target: Target) -> web.Response:
         values = {"open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}
         values |= {f"{name}_total": count for name, count in sorted(self._sessions.counters.items())}
         return web.Response(text="".join(f"slime_agl_gateway_{name} {value}\n" for name, value in values.items()))
 
-    def _enter(self, request: web.Request) -> Session:
-        ids = request.match_info
+    def _enter(self, request: web.BaseRequest, target: Target) -> Session:
         key = presented_key(request.headers)
         # A browser can be made to read without a key; sending a key, or JSON, would need a preflight first.
         placeholder = bool(key) or request.method not in READING
-        return self._sessions.enter(ids["rollout_id"], ids["attempt_id"], key, placeholder=placeholder)
+        return self._sessions.enter(target.rollout_id, target.attempt_id, key, placeholder=placeholder)
 
 
 async def _stream(
-    request: web.Request, session: Session, call: Call, dialect: Dialect, exchange: Exchange
+    request: web.BaseRequest, session: Session, call: Call, dialect: Dialect, exchange: Exchange
 ) -> web.StreamResponse:
     """Send a finished turn as events; comments keep the connection alive while it is sampled."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
@@ -236,7 +233,7 @@ async def _stream(
     return response
 
 
-def _failed(request: web.Request, error: Exception) -> Refusal:
+def _failed(request: web.BaseRequest, error: Exception) -> Refusal:
     """Log the traceback; return a 500 that the agent should not retry."""
     logger.error("a request to %r failed", request.path, exc_info=error)
     return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
@@ -255,7 +252,7 @@ def _still_wanted(session: Session, call: Call) -> None:
         raise sealed(session.spec.rollout_id, session.spec.attempt_id)
 
 
-def _is_anthropic(request: web.Request) -> bool:
+def _is_anthropic(request: web.BaseRequest) -> bool:
     """Whether the client speaks Anthropic's protocol; it says so in every request."""
     return "anthropic-version" in request.headers or request.path.endswith(("/messages", "/messages/count_tokens"))
 

@@ -94,7 +94,7 @@ async def watch(server: web.Server) -> None:
             cast(Connection, connection).check()
 
 
-async def answered(request: web.Request, call: Call) -> list[TurnAnswer]:
+async def answered(request: web.BaseRequest, call: Call) -> list[TurnAnswer]:
     """Wait for the answers of a call, however long its turns are sampled or parked.
 
     Sends interim responses to clients known to skip them, so that they do not time out. An interim response does not

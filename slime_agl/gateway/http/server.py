@@ -21,7 +21,7 @@ from slime_agl.config import GatewayConfig
 from slime_agl.engine.base import Engine, EngineInfo
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.gateway.door import Door, is_loopback
-from slime_agl.gateway.http.app import build_app
+from slime_agl.gateway.http.app import build_server
 from slime_agl.gateway.http.connections import Connection, watch
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
@@ -147,14 +147,14 @@ class Gateway:
         maker = TurnMaker(PromptMaker(parts.renderer, parts.delta), sampler, committer)
         self._stack.callback(maker.close)
         self._sessions = Sessions(maker, parts.engine, keys_required=_keys_required(config))
-        app = build_app(self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url))
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
+        server = self._server = build_server(
+            self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url)
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         self._stack.push_async_callback(self._sessions.close)
         loop, counters = asyncio.get_running_loop(), self._sessions.counters
-        server = self._server = runner.server
-        assert server is not None, "AppRunner.setup makes the server"
         try:
             listening = await loop.create_server(
                 partial(Connection, server, counters, loop), config.host, config.port, backlog=2048
