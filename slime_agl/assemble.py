@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from slime_agl.in_process import InProcess
 from slime_agl.lightning.service import Lightning
 from slime_agl.runtime import Runtime
 from slime_agl.workers.build import make_fleet
-from slime_agl.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -100,14 +97,6 @@ def make_runtime(
     return InProcess(config=config, renderer=renderer, gateway=Gateway(config.gateway, parts), lightning=lightning)
 
 
-def make_worker(config: Config, arguments: Mapping[str, Any]) -> Worker:
-    """A worker of a fleet, in the process that it is meant for. arguments: slime's, by name.
-
-    Raises: as `make_runtime`, and what starting it raises.
-    """
-    return Worker(make_runtime(config, RolloutArgs.read(Namespace(**arguments))))
-
-
 def _make_fleet(config: Config, args: RolloutArgs) -> Runtime:
     checkpoint = _checkpoint(args)
     return make_fleet(config, args, make_renderer(args, load_tokenizer(checkpoint)))
@@ -175,6 +164,11 @@ def live_runtime(config: Config, args: RolloutArgs) -> Runtime:
         logger.info("slime_agl runs with %s", where())
         _live.runtime, _live.made_of = runtime, made_of
         return runtime
+
+
+def install(runtime: Runtime) -> None:
+    """Make a runtime the live one, in a process that is a worker."""
+    _live.runtime = runtime
 
 
 def current() -> Runtime | None:

@@ -8,12 +8,13 @@ from typing import Any
 from slime_agl.assemble import live_runtime
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
+from slime_agl.executor.entry import Entry, Limits
+from slime_agl.executor.fan_out import forks
+from slime_agl.executor.parcel import widen
 from slime_agl.host import RolloutArgs, Sample, current_step, is_aborting
-from slime_agl.loops import Work
-from slime_agl.rollout.executions import Entry, Limits, ended
+from slime_agl.loops import Work, ended
 from slime_agl.rollout.lasting import Lasting
 from slime_agl.rollout.refusals import check_supported
-from slime_agl.rollout.support import forks
 
 ABORT_POLL_SECONDS = 0.5
 
@@ -49,7 +50,8 @@ async def generate(
         sample.status = Sample.Status.ABORTED
         return sample
     if not entry.usable:
-        lasting.register.warn_once(f"an execution failed ({entry.execution.failure}):\n{entry.execution.error}")
+        lasting.register.warn_once(f"an execution failed ({entry.summary.failure}):\n{entry.summary.error}")
+    widen(entry.samples)
     if evaluation:
         return entry.samples[0]
     return _returned(config, entry)
@@ -73,7 +75,7 @@ def _returned(config: Config, entry: Entry) -> Sample | list[Sample]:
         return entry.samples
     if len(entry.samples) > 1:
         raise ConfigError(
-            f"an execution made {len(entry.samples)} Samples (forks: {forks(entry.execution)}), and slime's loop was "
+            f"an execution made {len(entry.samples)} Samples (forks: {forks(entry.summary.account.forks)}), and slime's loop was "
             "promised one each; set agl.generate_returns: list, or use --rollout-function-path "
             "slime_agl.rollout.generate, which needs no such setting"
         )

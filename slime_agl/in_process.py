@@ -158,7 +158,7 @@ class InProcess:
         """Executions that ended during the latest step; empty before the first."""
         return list(self._steps[-1].finished) if self._steps else []
 
-    def finished(self, rollout_id: str) -> Execution | None:
+    async def finished(self, rollout_id: str) -> Execution | None:
         """Find an execution of the last steps, or one that a caller keeps alive, by its Agent Lightning rollout id."""
         return self._finished.get(rollout_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -151,3 +151,14 @@ class LoopThread:
         for future in waited_for:
             if not future.done():
                 future.set_exception(error)
+
+
+async def ended(tasks: Sequence[asyncio.Task[object]]) -> None:
+    """Cancel tasks and wait until they have unwound.
+
+    A task that is already being cancelled is not cancelled again: that would interrupt its cleanup.
+    """
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

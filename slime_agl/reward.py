@@ -160,7 +160,7 @@ async def custom_rm(args: Any, sample: Sample | list[Any], **kwargs: Any) -> Any
         return sample.reward
     runtime = current()
     provenance = (sample.metadata or {}).get("agl") or {}
-    execution = None if runtime is None else runtime.finished(provenance.get("rollout_id", ""))
+    execution = None if runtime is None else await runtime.finished(provenance.get("rollout_id", ""))
     if runtime is None or execution is None:
         raise RewardError(
             f"sample {sample.index} was not made by slime_agl in the last steps, so its agent's reward is unknown; "

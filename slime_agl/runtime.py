@@ -70,7 +70,7 @@ class Runtime(Protocol):
         """
         ...
 
-    def finished(self, rollout_id: str) -> Execution | None:
+    async def finished(self, rollout_id: str) -> Execution | None:
         """Find an execution of the last steps, or one that a caller keeps alive, by its Agent Lightning rollout id."""
         ...
 

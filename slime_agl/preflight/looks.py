@@ -17,6 +17,7 @@ from slime_agl.chat.template.renderer import Renderer, load_tokenizer, stop_ids_
 from slime_agl.config import Config
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError, SlimeAglError
+from slime_agl.executor.tasks import task_builder
 from slime_agl.host import load_object
 from slime_agl.lightning.agents import load_agent
 from slime_agl.local.engine.smollm2 import resolve_model
@@ -25,7 +26,6 @@ from slime_agl.preflight.flags import look_at_flags
 from slime_agl.preflight.machine import look_at_machine
 from slime_agl.report.checks import Finding
 from slime_agl.reward import load_reward_function
-from slime_agl.rollout.tasks import task_builder
 
 
 def look(

@@ -16,6 +16,10 @@ from slime_agl.config import Config
 from slime_agl.engine.base import EngineInfo
 from slime_agl.errors import ConfigError, RewardError
 from slime_agl.execution import Execution
+from slime_agl.executor.entry import Limits
+from slime_agl.executor.register import Register
+from slime_agl.executor.tasks import TaskBuilder
+from slime_agl.executor.workshop import Workshop
 from slime_agl.host import RolloutArgs, Sample, default_args, has_reward_option
 from slime_agl.local.engine.smollm2 import NAME, resolve_model
 from slime_agl.record.blot import BLOTTED_ID, MARK, needed_by_a_rerun
@@ -23,11 +27,7 @@ from slime_agl.record.run import Record, RecordedExecution, texts_of
 from slime_agl.rerun.divergence import Divergence, ended_early, unrecorded
 from slime_agl.rerun.engine import RecordedEngine
 from slime_agl.rerun.outcome import REFUSED, Outcome
-from slime_agl.rollout.executions import Limits
 from slime_agl.rollout.recorder import ARGUMENTS
-from slime_agl.rollout.support import Register
-from slime_agl.rollout.tasks import TaskBuilder
-from slime_agl.rollout.workshop import Workshop
 
 # The record says how long each answer was; no other limit of a turn counts.
 LONGEST_TURN = 1 << 24
@@ -157,14 +157,15 @@ class Rerunner:
             entry = await executor.entry(source, execution)
         except RewardError as error:
             return execution, None, _told(error.__cause__ or error)
+        execution = entry.kept if isinstance(entry.kept, Execution) else execution  # as it was judged
         if (args.group_rm and not evaluation) or self._slimes_loop_pays(recorded, entry.samples[0]):
-            return entry.execution, None, ""
+            return execution, None, ""
         try:
             await self._workshop.rewarder.score(entry.samples, evaluation=evaluation)
         except Exception as error:
             # slime's reward options are the user's code: what it raises is what came of the rerun.
-            return entry.execution, None, _told(error)
-        return entry.execution, tuple(sample.reward for sample in entry.samples), ""
+            return execution, None, _told(error)
+        return execution, tuple(sample.reward for sample in entry.samples), ""
 
     def _slimes_loop_pays(self, recorded: RecordedExecution, sample: Sample) -> bool:
         """Whether the reward came after the record, from slime's own loop, and is not to be had here."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from slime_agl.config import FailureConfig
 from slime_agl.errors import AgentError, RewardError
-from slime_agl.execution import Execution
+from slime_agl.executor.entry import Summary
 
 # A flaky agent may fail a few times at first: before anything has worked, at least this many executions must fail.
 FIRST_EXECUTIONS = 8
@@ -58,7 +58,7 @@ class Brake:
         self.worked = True
         self._reset()
 
-    def failed(self, executions: Sequence[Execution]) -> None:
+    def failed(self, executions: Sequence[Summary]) -> None:
         """Note a group without a usable execution.
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from slime_agl.errors import InvariantError
-from slime_agl.rollout.executions import Entry
+from slime_agl.executor.entry import Entry
 from slime_agl.rollout.pool import ActiveGroup, Pool
 from slime_agl.rollout.tally import Tally
 from slime_agl.runtime import Runtime

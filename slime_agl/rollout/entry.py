@@ -6,6 +6,7 @@ from typing import Any
 
 from slime_agl.assemble import live_runtime, shutdown
 from slime_agl.config import Config
+from slime_agl.executor.workshop import Workshop, equip
 from slime_agl.host import RolloutArgs, RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime_agl.rollout.admission import Admission, Ahead, Batchwise
 from slime_agl.rollout.ending import Ending, GoOn, Park, PutBack
@@ -13,10 +14,8 @@ from slime_agl.rollout.evaluate import evaluate
 from slime_agl.rollout.lasting import Lasting
 from slime_agl.rollout.pool import Pool
 from slime_agl.rollout.recorder import Books
-from slime_agl.rollout.refusals import check_supported
-from slime_agl.rollout.support import check_generate_functions, warn
+from slime_agl.rollout.refusals import check_generate_functions, check_supported, warn
 from slime_agl.rollout.train import TrainStep
-from slime_agl.rollout.workshop import Workshop
 from slime_agl.runtime import Runtime
 
 __all__ = ["generate", "shutdown"]
@@ -50,6 +49,13 @@ def generate(
     books = Books(runtime, read, rollout_id, evaluation=evaluation)
 
     async def step() -> RolloutFnTrainOutput | RolloutFnEvalOutput:
+        try:
+            return await work()
+        finally:
+            await books.settle()
+
+    async def work() -> RolloutFnTrainOutput | RolloutFnEvalOutput:
+        await equip(runtime, read)
         await runtime.begin_step(rollout_id, read.rollout_temperature, read.rollout_top_p)
         executor = workshop.executor(runtime, lasting.register, rollout_id, evaluation=evaluation)
         if evaluation:

@@ -11,9 +11,11 @@ from typing import Any
 from tqdm import tqdm
 
 from slime_agl.errors import AgentError, ConfigError
+from slime_agl.executor.entry import Entry, Limits
+from slime_agl.executor.executor import Executor
 from slime_agl.host import EvalPrompts, RolloutArgs, RolloutFnEvalOutput, Sample, eval_entry
+from slime_agl.loops import ended
 from slime_agl.rollout.brake import Brake, all_failed, refuse_unrewarded
-from slime_agl.rollout.executions import Entry, Executor, Limits, ended
 from slime_agl.rollout.recorder import Books
 
 logger = logging.getLogger(__name__)
@@ -64,7 +66,7 @@ async def _one(
         await ended(tasks)
         raise
     if entries and not any(entry.usable for entry in entries):
-        executions = [entry.execution for entry in entries]
+        executions = [entry.summary for entry in entries]
         error = next((execution.error for execution in executions if execution.error), "")
         kinds = Counter(execution.failure for execution in executions)
         message = all_failed(f"eval dataset {config.name}", kinds, error)

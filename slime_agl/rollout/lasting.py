@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from slime_agl.executor.register import Register
 from slime_agl.host import EvalPrompts, RolloutArgs
 from slime_agl.outstanding import Outstanding
 from slime_agl.rollout.brake import Brake
 from slime_agl.rollout.one_by_one import OneByOne
 from slime_agl.rollout.pool import Pool
-from slime_agl.rollout.support import Register
 from slime_agl.runtime import Runtime
 
 ABORTED = "aborted_tokens"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 from slime_agl.errors import HostError
-from slime_agl.rollout.executions import Entry
-from slime_agl.trace.segments import Segment
+from slime_agl.executor.entry import Entry, Spans
 
 
 def mask_older(entry: Entry, version: str) -> Entry:
@@ -17,25 +15,25 @@ def mask_older(entry: Entry, version: str) -> Entry:
         HostError: a sample hook changed the length of a response, so tokens and weights cannot be matched.
     """
     masked = 0
-    segments = entry.execution.segments
-    for sample, segment in zip(entry.samples, segments, strict=True) if segments else ():  # else it is a placeholder
-        older = list(_older(segment, version))
-        if len(older) != sample.response_length:
+    responses = entry.summary.responses
+    for sample, (length, spans) in (
+        zip(entry.samples, responses, strict=True) if responses else ()
+    ):  # else a placeholder
+        if length != sample.response_length:
             raise HostError(
                 f"sample {sample.index}: its response has {sample.response_length} tokens, its execution gave it "
-                f"{len(older)}; with --mask-offpolicy-in-partial-rollout a sample hook must not change the length"
+                f"{length}; with --mask-offpolicy-in-partial-rollout a sample hook must not change the length"
             )
-        pairs = list(zip(older, sample.loss_mask or (), strict=True))
-        masked += sum(1 for is_older, trains in pairs if is_older and trains)
-        sample.loss_mask = [0 if is_older else trains for is_older, trains in pairs]
+        before = sample.loss_mask or []
+        sample.loss_mask = _masked(before, spans, version)
+        masked += sum(before) - sum(sample.loss_mask)
     return dataclasses.replace(entry, off_policy=masked)
 
 
-def _older(segment: Segment, version: str) -> Iterator[bool]:
-    """For each token of the response: True if other weights sampled it."""
-    first = segment.first_trained
-    for at, turn in enumerate(segment.turns[first:], first):
-        if at > first:
-            yield from (False for _ in turn.new_ids)
-        for part in turn.parts:
-            yield from (part.weight_version != version for _ in part.ids)
+def _masked(mask: list[int], spans: Spans, version: str) -> list[int]:
+    """The mask without tokens outside the spans of this version."""
+    kept = [0] * len(mask)
+    for start, end, sampled_by in spans:
+        if sampled_by == version:
+            kept[start:end] = mask[start:end]
+    return kept

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from slime_agl.executor.entry import Entry, Limits
+from slime_agl.executor.register import Register
+from slime_agl.executor.workshop import Workshop, equip
 from slime_agl.host import RolloutArgs, Sample
-from slime_agl.rollout.executions import Entry, Limits
 from slime_agl.rollout.recorder import Books
-from slime_agl.rollout.support import Register, warn
-from slime_agl.rollout.workshop import Workshop
+from slime_agl.rollout.refusals import warn
 from slime_agl.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class OneByOne:
     async def close(self) -> None:
         """Close the books of the step and log their metrics."""
         for books in self._books.values():
+            await books.settle()
             books.close()
             logger.info("step %d in slime's own loop: %s", self._number, books.tally.metrics())
         self._books.clear()
@@ -61,6 +63,7 @@ class OneByOne:
             if number > self._number:
                 await self.close()
                 self._number = number
+                await equip(self._runtime, args)
                 await self._runtime.begin_step(number, args.rollout_temperature, args.rollout_top_p)
 
     def _books_for(self, args: RolloutArgs, evaluation: bool) -> Books:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slime_agl.errors import HostError
+from slime_agl.executor.entry import Entry
 from slime_agl.host import Sample
-from slime_agl.loops import Work
+from slime_agl.loops import Work, ended
 from slime_agl.outstanding import Outstanding
-from slime_agl.rollout.executions import Entry, ended
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,11 @@ class Pool:
     def waiting(self) -> int:
         """Number of groups that have finished and are in no batch yet."""
         return sum(one.task.done() for one in self.active)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the groups that have finished and are in no batch yet (see Entry)."""
+        return sum(nbytes_of(one) for one in self.active)
 
     @property
     def under_way(self) -> int:
@@ -145,3 +150,11 @@ class Pool:
         if self._idle_since is not None:
             self._idle_seconds += now - self._idle_since
         self._idle_since = None if self.under_way else now
+
+
+def nbytes_of(active: ActiveGroup) -> int:
+    """Bytes of a group's entries; 0 until it has finished, or if it failed."""
+    task = active.task
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return 0
+    return sum(entry.nbytes for entry in task.result())

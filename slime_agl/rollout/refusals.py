@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
+from slime_agl.executor.fan_out import mixes_groups, passrate_counts_samples
+from slime_agl.executor.register import Register
 from slime_agl.host import RolloutArgs
-from slime_agl.host.defaults import REWARD_POST_PROCESS, ROLLOUT_FUNCTION
-from slime_agl.host.estimators import normalises_groups
+from slime_agl.host.defaults import CUSTOM_GENERATE, REWARD_POST_PROCESS, ROLLOUT_FUNCTION
 from slime_agl.host.trainer import TrainerArgs
 
 
@@ -114,12 +115,30 @@ def _fixed_batches(trainer: TrainerArgs, config: Config, *, slimes_loop: bool) -
         )
 
 
-def mixes_groups(args: RolloutArgs) -> bool:
-    """Return True if slime normalises rewards by position, which mixes groups if executions give several Samples."""
-    return normalises_groups(args) and args.custom_reward_post_process_path is None
+def check_generate_functions(args: RolloutArgs, register: Register, *, evaluation: bool) -> None:
+    """Report generate functions that are not called because agents run in their place.
+
+    The flag may be meant for slime's own evaluation, so it only causes a warning; a dataset's own function is an error.
+
+    Raises:
+        ConfigError: an eval dataset names such a function.
+    """
+    if args.custom_generate_function_path not in (None, CUSTOM_GENERATE):
+        register.warn_once(
+            f"--custom-generate-function-path {args.custom_generate_function_path} is not called: this rollout "
+            "function runs agl.agent in its place; leave the flag out, or make the function an agent"
+        )
+    for dataset in args.eval_datasets if evaluation else ():
+        path = getattr(dataset, "custom_generate_function_path", None)
+        if path not in (None, CUSTOM_GENERATE):
+            raise ConfigError(
+                f"eval dataset {dataset.name} names custom_generate_function_path {path}, which would not be called: "
+                "every dataset is run by agl.agent. Leave it out, or evaluate with "
+                "--eval-function-path slime.rollout.sglang_rollout.generate_rollout"
+            )
 
 
-def passrate_counts_samples(args: RolloutArgs) -> bool:
-    """Return True if slime's trainer needs one Sample per execution, for its pass rates."""
-    trainer = args.trainer
-    return trainer.log_passrate and args.n_samples_per_prompt > 1 and not trainer.debug_rollout_only
+def warn(args: RolloutArgs, register: Register) -> None:
+    """Log each caution once."""
+    for caution in cautions(args):
+        register.warn_once(caution)

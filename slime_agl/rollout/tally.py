@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from slime_agl.execution import Execution
+from slime_agl.executor.entry import Summary
 from slime_agl.host import Sample
 
 
@@ -18,7 +18,7 @@ class Tally:
         self._turns = self._segments = self._executions = self._samples = self._most = 0
         self._gateway_seconds = self._engine_seconds = self._seconds = 0.0
 
-    def add(self, execution: Execution, samples: list[Sample], *, unused: str = "", off_policy: int = 0) -> None:
+    def add(self, execution: Summary, samples: list[Sample], *, unused: str = "", off_policy: int = 0) -> None:
         """Count an execution and its Samples; masked placeholders count as untrained.
 
         unused: why it is not delivered, '' if it is. off_policy: tokens masked because older weights sampled them.
@@ -26,11 +26,11 @@ class Tally:
         account = execution.account
         trained = 0 if unused else sum(sum(sample.loss_mask or ()) for sample in samples)
         self._executions += 1
-        self._turns += len(execution.ledger.turns)
-        self._segments += len(execution.segments)
+        self._turns += execution.turns
+        self._segments += execution.segments
         self._samples += len(samples)
         self._most = max(self._most, len(samples))
-        self._counts["sampled_tokens"] += account.sampled + execution.superseded.total()
+        self._counts["sampled_tokens"] += execution.sampled
         self._counts["trained_tokens"] += trained
         self._counts["untrained_tokens/off_policy"] += off_policy
         masked = account.trained - trained - off_policy
@@ -42,12 +42,12 @@ class Tally:
             self._counts[f"forks/{reason}"] += count
         for name, count in execution.counters.items():
             self._counts[name] += count
-        self._counts["dangling_reward_links"] += sum(item.dangling for item in execution.emitted)
+        self._counts["dangling_reward_links"] += execution.dangling
         if execution.failure:
             self._counts[f"failed/{execution.failure}"] += 1
         self._seconds += execution.seconds
         self._engine_seconds += execution.engine_seconds
-        self._gateway_seconds += sum(t.ended - t.started - t.engine_seconds for t in execution.ledger.turns)
+        self._gateway_seconds += execution.gateway_seconds
 
     def count(self, name: str, by: int = 1) -> None:
         self._counts[name] += by

@@ -10,6 +10,9 @@ from typing import Any
 from tqdm import tqdm
 
 from slime_agl.errors import ConfigError, HostError
+from slime_agl.executor.entry import Entry, Limits
+from slime_agl.executor.executor import Executor
+from slime_agl.executor.parcel import widen
 from slime_agl.host import (
     DynamicFilterOutput,
     MetricGatherer,
@@ -23,13 +26,14 @@ from slime_agl.host import (
 from slime_agl.loops import Work
 from slime_agl.rollout.admission import Admission
 from slime_agl.rollout.ending import Ending
-from slime_agl.rollout.executions import Entry, Executor, Limits, run_group
 from slime_agl.rollout.filling import fill
+from slime_agl.rollout.groups import run_group
 from slime_agl.rollout.lasting import ABORTED, Lasting
 from slime_agl.rollout.offpolicy import mask_older
-from slime_agl.rollout.pool import ActiveGroup, Group
+from slime_agl.rollout.pool import ActiveGroup, Group, nbytes_of
 from slime_agl.rollout.recorder import Books
 from slime_agl.runtime import Runtime
+from slime_agl.workers.fleet import Fleet
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +70,7 @@ class TrainStep:
         self._kept: list[tuple[ActiveGroup, list[Entry]]] = []
         self._let_go: list[Group] = []
         self._filtered = self._masked = 0
+        self._most_bytes = runtime.most_bytes if isinstance(runtime, Fleet) else None
         self._needs_trained_tokens = args.trainer.needs_trained_tokens
         self._began = time.monotonic()
 
@@ -111,12 +116,29 @@ class TrainStep:
 
     def _admit(self) -> None:
         while count := self._admission.wanted(len(self._kept), len(self._pool), self._pool.slow(self._number)):
+            if self._is_full():
+                if self._pool.under_way:
+                    return
+                count = 1
             groups = self._pool.fetch(self._source, count)
             if not groups:
                 self._exhausted(count)
                 return
             for group in groups:
                 self._start(group)
+
+    def _is_full(self) -> bool:
+        """Return True if finished groups hold as many bytes as they may; warn when a batch alone holds more."""
+        if self._most_bytes is None:
+            return False
+        kept = sum(nbytes_of(active) for active, _ in self._kept)
+        if kept >= self._most_bytes:
+            self._lasting.register.warn_once(
+                f"the {len(self._kept)} groups that this batch has so far hold {kept} bytes, and agl.workers.held_bytes "
+                f"is {self._most_bytes}; groups start one by one until the batch is full. Raise it if memory allows",
+                topic="held bytes",
+            )
+        return kept + self._pool.nbytes >= self._most_bytes
 
     def _exhausted(self, count: int) -> None:
         missing = self._args.rollout_batch_size - len(self._kept) - len(self._pool)
@@ -150,7 +172,7 @@ class TrainStep:
     def _keeps(self, active: ActiveGroup, entries: list[Entry]) -> bool:
         """Keep or drop a finished group; a group without a usable execution, or filtered out, is replaced."""
         if not any(entry.usable for entry in entries):
-            self._brake.failed([entry.execution for entry in entries])
+            self._brake.failed([entry.summary for entry in entries])
             self._drop(active, entries, "failed")
             return False
         self._brake.works()
@@ -245,7 +267,9 @@ class TrainStep:
 
     def _output(self) -> RolloutFnTrainOutput:
         raw = self._args.raw
-        samples = nested(sorted((entries for _, entries in self._kept), key=_position))
+        batch = sorted((entries for _, entries in self._kept), key=_position)
+        widen(sample for entries in batch for entry in entries for sample in entry.samples)
+        samples = nested(batch)
         if self._args.rollout_sample_filter_path:
             load_function(self._args.rollout_sample_filter_path)(raw, samples)
         schedule = self._args.trainer.schedule
@@ -263,7 +287,7 @@ def _show_age(entry: Entry, started: int | None, seconds: float) -> None:
     slime subtracts `non_generation_time` from the duration of the step that delivers a Sample, so only the share that
     fell into this step may count.
     """
-    share = min(1.0, seconds / entry.execution.seconds) if entry.execution.seconds > 0 else 1.0
+    share = min(1.0, seconds / entry.summary.seconds) if entry.summary.seconds > 0 else 1.0
     for sample in entry.samples:
         sample.metadata.setdefault("start_rollout_id", started)
         sample.non_generation_time *= share

@@ -22,7 +22,8 @@ from slime_agl.workers.subprocesses import Subprocesses
 
 logger = logging.getLogger(__name__)
 
-MAKE_WORKER = "slime_agl.assemble:make_worker"
+# Of a room above: a worker makes Samples and rewards, too.
+MAKE_WORKER = "slime_agl.executor.in_worker:make_worker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def make_fleet(config: Config, args: RolloutArgs, renderer: Renderer, *, at: Sit
         return Plan(
             name=f"worker-{number}",
             target=MAKE_WORKER,
-            arguments={"config": of_worker(config, number), "arguments": arguments},
+            arguments={"config": of_worker(config, number), "arguments": arguments, "number": number},
             slots=workers.slots,
             environment=environment,
         )

@@ -14,12 +14,16 @@ from slime_agl.workers.link import Link
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """A worker that is ready. busy: executions it was given and has not returned. counts: its metrics, as last read."""
+    """A worker that is ready. busy: executions it was given and has not returned. counts: its metrics, as last read.
+
+    abandoned: tickets of executions it keeps that nobody can ask for any more.
+    """
 
     link: Link
     slots: int
     busy: int = 0
     counts: dict[str, float] = field(default_factory=dict)
+    abandoned: deque[int] = field(default_factory=deque)
 
 
 class Crew:

@@ -7,8 +7,10 @@ import contextlib
 import dataclasses
 import itertools
 import logging
+import pickle
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -37,11 +39,24 @@ STOP_SECONDS = 30.0
 TRIES_TO_REPLACE = 3
 
 
+class Kept:
+    """An execution that stays in its worker for as long as this lives.
+
+    ticket: the fleet's number for it. result: what came of it there.
+    """
+
+    __slots__ = ("__weakref__", "member", "result", "ticket")
+
+    def __init__(self, member: Member, ticket: int, result: Any) -> None:
+        self.member, self.ticket, self.result = member, ticket, result
+
+
 class Fleet:
     """A runtime (see `Runtime`) whose executions run in workers.
 
     count: number of workers. limit: maximum concurrent executions over all of them. plan: describes the worker with a
     given number; transport starts it. renderer: of this process. died: called with the node of each worker that ends.
+    most_bytes: bound on the data of finished groups that no batch has taken.
     """
 
     def __init__(
@@ -53,17 +68,21 @@ class Fleet:
         plan: Callable[[int], Plan],
         count: int,
         limit: int,
+        most_bytes: int | None = None,
         died: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.config, self.renderer = config, renderer
+        self.most_bytes = most_bytes
         self._transport, self._plan, self._count, self._died = transport, plan, count, died
         self._home = RuntimeLoop()
         self._crew = Crew(limit)
-        self._numbers = itertools.count()
+        self._numbers, self._tickets = itertools.count(), itertools.count()
         self._hello: Hello | None = None
         self._step: tuple[int, float, float] | None = None
         self._kept: list[list[Execution]] = []
-        self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
+        self._finished: WeakValueDictionary[str, Execution | Kept] = WeakValueDictionary()
+        self._equipment: Any = None
+        self._equipment_bytes = b""
         self._tasks: set[asyncio.Task[None]] = set()
         self._parked = False
         self._gone: Counter[str] = Counter()  # counts of workers that have died
@@ -103,8 +122,45 @@ class Fleet:
         while len(self._kept) > STEPS_KEPT:
             self._kept.pop(0)
         await self._everyone("begin_step", *self._step)
+        await asyncio.gather(*(self._let_go(member) for member in self._crew))
+
+    async def equip(self, equipment: Any) -> None:
+        """Hand something to every worker, also to those that start later, before their next execution.
+
+        Does nothing if it is the same as the last time, compared by its pickle.
+        """
+        packed = pickle.dumps(equipment)
+        if packed != self._equipment_bytes:
+            self._equipment, self._equipment_bytes = equipment, packed
+            await self._everyone("equip", equipment)
 
     async def execute(self, job: Job) -> Execution:
+        _, execution = await self._somewhere(job, "execute")
+        execution = dataclasses.replace(execution, task=job.task)  # it does not travel back
+        self._finished[execution.rollout_id] = execution
+        self._kept[-1].append(execution)
+        return execution
+
+    async def perform(self, job: Job, order: Any) -> Kept | Execution:
+        """Execute a job in a worker and make of it there what `order` says; an Execution if no worker finished it.
+
+        Raises: what making it raised.
+        """
+        ticket = next(self._tickets)
+        member, done = await self._somewhere(job, "perform", order, ticket, ticket=ticket)
+        if member is None:
+            return done
+        rollout_id, result = done
+        kept = Kept(member, ticket, result)
+        # A finalizer may run anywhere, even in the middle of this loop's work: it only leaves a note.
+        weakref.finalize(kept, member.abandoned.append, ticket).atexit = False
+        self._finished[rollout_id] = kept
+        return kept
+
+    async def _somewhere(
+        self, job: Job, method: str, *arguments: Any, ticket: int | None = None
+    ) -> tuple[Member | None, Any]:
+        """Call a worker's method on a job, another worker's if that one dies; an Execution if the last one died too."""
         error = ""
         plain = dataclasses.replace(job, watcher=None)
         for _ in range(self.config.workers.retries + 1):
@@ -112,23 +168,56 @@ class Fleet:
             if job.watcher is not None and self._step is not None:
                 job.watcher.begin(self._step[0])
             try:
-                execution = await member.link.call("execute", plain, lane="run")
+                return member, await member.link.call(method, plain, *arguments, lane="run")
             except WorkerDied as death:
                 self._bury(member, death)
                 self._counts["interrupted_executions"] += 1
                 error = str(death)
-                continue
+            except asyncio.CancelledError:
+                if ticket is not None:
+                    member.abandoned.append(ticket)  # it may have finished in the same moment
+                raise
             finally:
                 self._crew.release(member)
-            execution = dataclasses.replace(execution, task=job.task)  # it does not travel back
-            self._finished[execution.rollout_id] = execution
-            self._kept[-1].append(execution)
-            return execution
         self._counts["lost_executions"] += 1
-        return lost(job, f"{error}; it was the last of {self.config.workers.retries + 1} tries (agl.workers.retries)")
+        tries = self.config.workers.retries + 1
+        return None, lost(job, f"{error}; it was the last of {tries} tries (agl.workers.retries)")
 
-    def finished(self, rollout_id: str) -> Execution | None:
-        return self._finished.get(rollout_id)
+    async def finished(self, rollout_id: str) -> Execution | None:
+        found = self._finished.get(rollout_id)
+        if not isinstance(found, Kept):
+            return found
+        with contextlib.suppress(WorkerDied):
+            return await found.member.link.call("finished", found.ticket, lane="bulk")
+        return None
+
+    async def record(self, path: str, header: Any, found: Sequence[tuple[Kept, Any]]) -> None:
+        """Have each worker write the executions that it keeps to a file of its own beside `path`.
+
+        found: executions with what became of them.
+        """
+        of_members: dict[Member, list[tuple[int, Any]]] = {}
+        for kept, verdict in found:
+            of_members.setdefault(kept.member, []).append((kept.ticket, verdict))
+        lost_ones = await asyncio.gather(
+            *(self._recorded(member, path, header, rows) for member, rows in of_members.items())
+        )
+        self._counts["unrecorded_executions"] += sum(lost_ones)
+
+    async def _recorded(self, member: Member, path: str, header: Any, rows: list[tuple[int, Any]]) -> int:
+        """How many of these executions are gone with their worker."""
+        try:
+            return len(rows) - await member.link.call("record", path, header, rows, lane="bulk")
+        except WorkerDied as death:
+            logger.warning("%s; %d executions of it are missing from the record %s", death, len(rows), path)
+            return len(rows)
+
+    async def _let_go(self, member: Member) -> None:
+        """Tell a worker which executions nobody here can ask for any more."""
+        gone = [member.abandoned.popleft() for _ in range(len(member.abandoned))]
+        if gone:
+            with contextlib.suppress(WorkerDied):
+                await member.link.call("let_go", gone)
 
     async def park(self) -> None:
         self._parked = True
@@ -271,9 +360,12 @@ class Fleet:
 
     async def _catch_up(self, link: Link) -> None:
         """Bring a new worker to where the others are, however often they move on meanwhile."""
-        step, parked = None, False
-        while (step, parked) != (self._step, self._parked):
-            if step != self._step and self._step is not None:
+        step, parked, equipped = None, False, b""
+        while (step, parked, equipped) != (self._step, self._parked, self._equipment_bytes):
+            if equipped != self._equipment_bytes:
+                equipped = self._equipment_bytes
+                await link.call("equip", self._equipment)
+            elif step != self._step and self._step is not None:
                 step = self._step
                 await link.call("begin_step", *step)
             elif parked != self._parked:

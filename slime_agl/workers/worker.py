@@ -25,40 +25,40 @@ class Worker:
     """Its methods may be called on any event loop; the runtime has its own. runtime: not started yet."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         runtime.start()
 
     async def hello(self) -> Hello:
-        return Hello(pid=os.getpid(), engine_info=self._runtime.engine_info)
+        return Hello(pid=os.getpid(), engine_info=self.runtime.engine_info)
 
     async def ping(self) -> None:
         """Answer."""
 
     async def begin_step(self, step: int, temperature: float, top_p: float) -> None:
-        await hop(self._runtime.submit, self._runtime.begin_step(step, temperature, top_p))
+        await hop(self.runtime.submit, self.runtime.begin_step(step, temperature, top_p))
 
     async def execute(self, job: Job) -> Execution:
         """Execute a job; its task stays here, as the fleet has it."""
-        execution = await hop(self._runtime.submit, self._runtime.execute(job))
+        execution = await hop(self.runtime.submit, self.runtime.execute(job))
         return dataclasses.replace(execution, task=None)
 
     async def park(self) -> None:
-        await hop(self._runtime.submit, self._runtime.park())
+        await hop(self.runtime.submit, self.runtime.park())
 
     async def resume(self) -> None:
-        await hop(self._runtime.submit, self._runtime.resume())
+        await hop(self.runtime.submit, self.runtime.resume())
 
     async def quiet(self) -> None:
-        await hop(self._runtime.submit, self._runtime.quiet())
+        await hop(self.runtime.submit, self.runtime.quiet())
 
     async def weight_version(self) -> str:
-        return await hop(self._runtime.submit, self._runtime.weight_version())
+        return await hop(self.runtime.submit, self.runtime.weight_version())
 
     async def in_flight(self) -> int:
-        return await hop(self._runtime.submit, self._runtime.in_flight())
+        return await hop(self.runtime.submit, self.runtime.in_flight())
 
     async def metrics(self) -> dict[str, float]:
-        return await hop(self._runtime.submit, self._runtime.metrics())
+        return await hop(self.runtime.submit, self.runtime.metrics())
 
     async def stop(self) -> None:
-        await asyncio.to_thread(self._runtime.stop)
+        await asyncio.to_thread(self.runtime.stop)

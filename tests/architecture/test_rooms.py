@@ -26,6 +26,7 @@ LAYERS = (
     {"workers"},
     {"assemble"},
     {"reward", "data_source"},
+    {"executor"},
     {"rollout"},
     {"generate", "rerun", "preflight"},
     {"cli", "testing"},

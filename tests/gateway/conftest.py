@@ -19,10 +19,10 @@ from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
+from slime_agl.executor.samples import SampleBuilder
 from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
-from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text
 from slime_agl.trace.invariants import Seen, check_against
 from slime_agl.trace.ledger import Ledger

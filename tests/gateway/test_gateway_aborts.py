@@ -26,6 +26,7 @@ from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import EngineError
 from slime_agl.execution import Execution
+from slime_agl.executor.samples import SampleBuilder
 from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.gateway.turn import sampling
@@ -35,7 +36,6 @@ from slime_agl.local.demo.witness import Witness
 from slime_agl.local.engine.backend import Deliver, Finish, Generated, GenerateRequest
 from slime_agl.local.engine.server import EngineThread
 from slime_agl.local.engine.transformers_backend import TransformersBackend
-from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.testing.tokenizer import tiny_tokenizer
 from slime_agl.trace.segments import account, segments
 from slime_agl.trace.turn import Sampled

@@ -23,11 +23,11 @@ from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
+from slime_agl.executor.samples import SampleBuilder
 from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.gateway.sessions.session import SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.record.codec import decode_ledger, encode_ledger
-from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.testing import FakeSGLang
 from slime_agl.trace.segments import account, segments
 from tests.gateway.conftest import Notes

@@ -24,11 +24,11 @@ from slime_agl.config import GatewayConfig
 from slime_agl.engine.retry import Backoff
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
+from slime_agl.executor.samples import SampleBuilder
 from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.gateway.sessions import calls
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.host import RolloutArgs, Sample, default_args
-from slime_agl.rollout.samples import SampleBuilder
 from slime_agl.testing.answers import Answer
 from slime_agl.testing.replay import FakeReplay
 from slime_agl.testing.sglang import FakeSGLang

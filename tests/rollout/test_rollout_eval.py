@@ -152,11 +152,11 @@ def test_rewards_with_dimensions_follow_the_reward_key(fake_sglang, run_rollout)
         run_rollout(two_dimensions, ["a"], reward_key="long")
 
 
-def test_spans_with_tokens_hold_the_ids_of_the_samples(fake_sglang, run_rollout):
+async def test_spans_with_tokens_hold_the_ids_of_the_samples(fake_sglang, run_rollout):
     fake_sglang.answer_with(lambda request: "four")
     output = run_rollout(chat_agent(turns=2), ["a"], agl={"spans": "tokens"})
     ((sample,),) = output.samples
-    execution = current().finished(sample.metadata["agl"]["rollout_id"])
+    execution = await current().finished(sample.metadata["agl"]["rollout_id"])
     triplets = TracerTraceToTriplet().adapt(list(execution.spans))
     assert [tuple(t.prompt["token_ids"]) for t in triplets] == [r.input_ids for r in fake_sglang.requests]
     assert [tuple(t.response["token_ids"]) for t in triplets] == [a.ids for a in fake_sglang.answers]

@@ -12,9 +12,9 @@ import openai
 import pytest
 
 from slime_agl.errors import AgentError, InvariantError
+from slime_agl.executor.replay import require_replay
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.local.engine.router import start_router
-from slime_agl.rollout.replay import require_replay
 from slime_agl.testing import FakeReplay, FakeSGLang, tool_agent
 from tests.conftest import flat
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from slime_agl.rollout.executions import Limits, run_group
+from slime_agl.executor.entry import Limits
+from slime_agl.rollout.groups import run_group
 
 
 class Executions:

@@ -150,7 +150,7 @@ async def test_executions_spread_over_the_workers(make: Make, script: Script) ->
     script.release.set()
     done = await asyncio.gather(*running)
     assert all(execution.task == "a task" for execution in done)
-    assert all(fleet.finished(execution.rollout_id) is execution for execution in done)
+    assert [await fleet.finished(execution.rollout_id) for execution in done] == done
 
 
 async def test_no_worker_gets_more_than_its_slots(make: Make, script: Script) -> None:

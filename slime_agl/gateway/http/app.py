@@ -73,7 +73,7 @@ class _Surface:
             self._door.check(request.headers)
             handler, target = self.routes.find(request.method, request.rel_url.raw_path)
             if "Expect" in request.headers:
-                pass
+                await expected(request)
             return await handler(request, target)
         except Refusal as error:
             refusal = error

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from slime_agl.config import Config
 from slime_agl.execution import Watcher
+from slime_agl.executor.executor import Executor
+from slime_agl.executor.register import Register
+from slime_agl.executor.rewards import Rewarder
+from slime_agl.executor.samples import SampleBuilder
+from slime_agl.executor.tasks import TaskBuilder, task_builder
 from slime_agl.host import RolloutArgs
 from slime_agl.reward import load_reward_function
-from slime_agl.rollout.executions import Executor
-from slime_agl.rollout.rewards import Rewarder
-from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import Register
-from slime_agl.rollout.tasks import TaskBuilder, task_builder
 from slime_agl.runtime import Runtime
+from slime_agl.workers.build import portable_arguments
+from slime_agl.workers.fleet import Fleet
 
 
 class Workshop:
@@ -53,3 +55,9 @@ class Workshop:
             max_attempts=max_attempts,
             watcher=watcher,
         )
+
+
+async def equip(runtime: Runtime, args: RolloutArgs) -> None:
+    """Give the workers of a fleet slime's arguments as they are in this step."""
+    if isinstance(runtime, Fleet):
+        await runtime.equip(portable_arguments(vars(args.raw)))

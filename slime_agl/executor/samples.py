@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import InvariantError
 from slime_agl.execution import Execution
+from slime_agl.executor.entry import response_of
+from slime_agl.executor.replay import check_replay, experts_meta, placeholder_meta, top_p_meta
+from slime_agl.executor.timeline import add_timeline
 from slime_agl.host import RolloutArgs, Sample, join_tensors
 from slime_agl.reward import ShapedReward
-from slime_agl.rollout.replay import check_replay, experts_meta, placeholder_meta, top_p_meta
-from slime_agl.rollout.timeline import add_timeline
 from slime_agl.trace.segments import Segment
 from slime_agl.trace.turn import Sampled
 
@@ -35,7 +35,7 @@ class SampleBuilder:
             self._fill(sample, segment)
             if segment.turns[-1].index in execution.ledger.full and sample.status == Sample.Status.COMPLETED:
                 sample.status = Sample.Status.TRUNCATED
-            sample.metadata["agl"]["weight_versions"] = version_spans(segment)
+            sample.metadata["agl"]["weight_versions"] = response_of(segment)[1]
             self._attach_images(sample, segment)
             add_timeline(sample, segment)
             check_sample(sample, segment)
@@ -151,27 +151,6 @@ def _meta_info(part: Sampled) -> dict[str, object]:
     if part.weight_version and len(part.ids):
         info["weight_version"] = part.weight_version
     return info
-
-
-def version_spans(segment: Segment) -> list[list[Any]]:
-    """Spans of a segment's response by the weights that sampled them: [start, end, version], ascending, `end` excluded.
-
-    Positions count response tokens. Tokens outside all spans were not sampled, or the engine reported no version.
-    `Sample.weight_versions` has one version per engine answer, and cannot tell the parts of a turn apart.
-    """
-    spans: list[list[Any]] = []
-    first, at = segment.first_trained, 0
-    for place, turn in enumerate(segment.turns[first:], first):
-        at += len(turn.new_ids) if place > first else 0
-        for part in turn.parts:
-            start, at = at, at + len(part.ids)
-            if not part.weight_version or start == at:
-                continue
-            if spans and spans[-1][1:] == [start, part.weight_version]:
-                spans[-1][1] = at
-            else:
-                spans.append([start, at, part.weight_version])
-    return spans
 
 
 def _provenance(execution: Execution, at: int) -> dict[str, object]:

@@ -10,38 +10,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slime_agl.config import FailureConfig
-from slime_agl.errors import InvariantError
 from slime_agl.execution import Execution, Job, Watcher
+from slime_agl.executor.entry import Entry, Limits, summary_of
+from slime_agl.executor.fan_out import check_fan_out, warn_of_many_samples
+from slime_agl.executor.parcel import unpacked
+from slime_agl.executor.register import Register
+from slime_agl.executor.replay import require_replay
+from slime_agl.executor.rewards import Rewarder, no_reward
+from slime_agl.executor.samples import SampleBuilder
+from slime_agl.executor.tasks import TaskBuilder
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
 from slime_agl.reward import ShapedReward
-from slime_agl.rollout.replay import require_replay
-from slime_agl.rollout.rewards import Rewarder, no_reward
-from slime_agl.rollout.samples import SampleBuilder
-from slime_agl.rollout.support import Register, check_fan_out, warn_of_many_samples
-from slime_agl.rollout.tasks import TaskBuilder
 from slime_agl.runtime import Runtime
+from slime_agl.workers.fleet import Fleet
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """response: maximum tokens per turn. context: maximum tokens per segment. None: the engine's own limit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a worker has to make of an execution: the arguments of `Executor.entry`, and the executor's own settings.
 
-    response: int | None
-    context: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An execution and its Samples, at least one. usable: something of it trains or counts.
-
-    off_policy: number of tokens masked because older weights sampled them.
+    keep: the execution will be asked for, for a record or a reward.
     """
 
-    samples: list[Sample]
-    execution: Execution
-    usable: bool
-    off_policy: int = 0
+    source: Sample
+    number: int
+    step: int
+    evaluation: bool
+    bare: bool
+    keep: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +66,16 @@ class Executor:
         return dataclasses.replace(self, watcher=watcher)
 
     async def run(self, source: Sample, sampling: Mapping[str, object], limits: Limits) -> Entry:
-        """Run the agent on one Sample. A failed execution is data: it returns as a masked placeholder."""
+        """Run the agent on one Sample. A failed execution is data: it returns as a masked placeholder.
+
+        Raises: as `entry`.
+        """
         session_key = source.session_id or str(uuid.uuid4())
-        execution = await self.execute(source, sampling, limits, session_key=session_key)
-        entry = await self.entry(source, execution)
+        if isinstance(self.runtime, Fleet):
+            entry = await self._entry_of(self.runtime, source, self._job(source, sampling, limits, session_key))
+        else:
+            execution = await self.execute(source, sampling, limits, session_key=session_key)
+            entry = await self.entry(source, execution)
         for sample in entry.samples:
             sample.session_id = session_key
         return entry
@@ -81,7 +84,10 @@ class Executor:
         self, source: Sample, sampling: Mapping[str, object], limits: Limits, *, session_key: str
     ) -> Execution:
         """First half of `run`: the agent. session_key: pins its turns to one engine."""
-        job = Job(
+        return await self.runtime.execute(self._job(source, sampling, limits, session_key))
+
+    def _job(self, source: Sample, sampling: Mapping[str, object], limits: Limits, session_key: str) -> Job:
+        return Job(
             task=self.tasks(source),
             lane="val" if self.evaluation else "train",
             session_key=session_key,
@@ -92,7 +98,24 @@ class Executor:
             max_attempts=self.max_attempts,
             watcher=self.watcher,
         )
-        return await self.runtime.execute(job)
+
+    async def _entry_of(self, fleet: Fleet, source: Sample, job: Job) -> Entry:
+        """Both halves of `run` in a worker; an execution that no worker could finish is judged here."""
+        order = Order(
+            source=source,
+            number=self._number(source),
+            step=self.step,
+            evaluation=self.evaluation,
+            bare=self.bare,
+            keep=self.bare or self.args.group_rm or fleet.config.record_dir is not None,
+        )
+        done = await fleet.perform(job, order)
+        if isinstance(done, Execution):
+            return await self.entry(source, done)
+        return unpacked(done.result, done)
+
+    def _number(self, source: Sample) -> int:
+        return source.index if source.index is not None else self.register.next_number()
 
     def _judged(self, source: Sample, execution: Execution) -> Execution:
         """Judge an execution by its reward: without one it failed; with one, a full context is not a failure."""
@@ -110,17 +133,16 @@ class Executor:
     def discard(self, entries: Sequence[Entry]) -> None:
         """Count the sampled tokens of finished executions as lost: their group is given up."""
         for entry in entries:
-            self.register.lose(entry.execution.account.sampled + entry.execution.superseded.total())
+            self.register.lose(entry.summary.sampled)
 
-    async def entry(self, source: Sample, execution: Execution) -> Entry:
-        """Second half of `run`: Samples and rewards.
+    async def entry(self, source: Sample, execution: Execution, *, number: int | None = None) -> Entry:
+        """Second half of `run`: Samples and rewards. number: their rollout_id; by default the source's index.
 
         Raises:
             RewardError: `agl.reward` or slime's reward option gives none.
             InvariantError: a Sample differs from what the engine received and answered, or lacks replay data.
         """
-        number = source.index if source.index is not None else self.register.next_number()
-        entry = await self._made(source, execution, number)
+        entry = await self._made(source, execution, self._number(source) if number is None else number)
         if not self.evaluation:
             for sample in entry.samples:
                 require_replay(self.args, sample)
@@ -147,7 +169,7 @@ class Executor:
         samples = await self._hooked(samples)
         if not (self.bare or (self.args.group_rm and not self.evaluation)):
             await self.rewarder.score(samples, evaluation=self.evaluation)
-        return Entry(samples, execution, True)
+        return Entry(samples, summary_of(execution), usable=True, kept=execution)
 
     async def _rewards(self, execution: Execution, negative: float | None) -> Sequence[ShapedReward | None]:
         """One reward per segment; an evaluation reports the outcome whatever `agl.credit` says."""
@@ -167,7 +189,8 @@ class Executor:
             if samples
             else [self.builder.placeholder(source, execution, number, reward)]
         )
-        return Entry(self.builder.mask(await self._hooked(masked), reward), execution, False)
+        masked = self.builder.mask(await self._hooked(masked), reward)
+        return Entry(masked, summary_of(execution), usable=False, kept=execution)
 
     async def _hooked(self, samples: list[Sample]) -> list[Sample]:
         if self.bare:
@@ -178,45 +201,6 @@ class Executor:
 
     def _of_failure(self, reward: float) -> ShapedReward:
         return self.rewarder.of_failure(reward, evaluation=self.evaluation)
-
-
-async def run_group(
-    executor: Executor, group: Sequence[Sample], samplings: Sequence[Mapping[str, object]], limits: Limits
-) -> list[Entry]:
-    """Run the executions of a group concurrently; under --group-rm, score them together.
-
-    If one raises, or the group is cancelled, all end before the error propagates; the sampled tokens of those that had
-    finished count as aborted.
-    """
-    tasks = [
-        asyncio.ensure_future(executor.run(sample, sampling, limits))
-        for sample, sampling in zip(group, samplings, strict=True)
-    ]
-    try:
-        entries = list(await asyncio.gather(*tasks))
-        if executor.args.group_rm and any(entry.usable for entry in entries):
-            failed = [bool(entry.execution.failure) for entry in entries]
-            await executor.rewarder.score_group([entry.samples for entry in entries], failed)
-    except BaseException:
-        await ended(tasks)
-        over = [task for task in tasks if not task.cancelled()]
-        executor.discard([task.result() for task in over if task.exception() is None])
-        for error in (task.exception() for task in over):
-            if isinstance(error, InvariantError):
-                raise error from None
-        raise
-    return entries
-
-
-async def ended(tasks: Sequence[asyncio.Task[object]]) -> None:
-    """Cancel tasks and wait until they have unwound.
-
-    A task that is already being cancelled is not cancelled again: that would interrupt its cleanup.
-    """
-    for task in tasks:
-        if not task.cancelling():
-            task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def cut_by_context(execution: Execution) -> bool:
