@@ -56,10 +56,8 @@ def echo(text: str, *, fg: str | None = None) -> None:
 
 def print_skipped(record: Record) -> None:
     """Report on stderr the parts of a record that were not read."""
-    for words in record.skipped:
-        echo(f"{record.path}: {words}")
-    if record.torn:
-        echo(f"{record.path}: an unfinished last line of {record.torn} bytes was skipped")
+    for words in record.flaws():
+        echo(words)
 
 
 def make_log_visible() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,7 +14,8 @@ import orjson
 from slime_agl.errors import InvariantError, RecordError
 from slime_agl.record.blot import BLOTTED_ID
 from slime_agl.record.codec import decode_ledger
-from slime_agl.record.run import FORMAT, READS, SUFFIX, Record, RecordedExecution, RecordedSample, Try
+from slime_agl.record.run import FORMAT, READS, SUFFIX, Record, RecordedExecution, RecordedSample, Try, worker_of
+from slime_agl.record.steps import by_step, listed_some, merged
 from slime_agl.record.wire import (
     FLAG,
     INTEGER,
@@ -37,20 +38,43 @@ LONGEST_LINE = 1 << 29
 TOKENS = range(BLOTTED_ID, 1 << 31)
 # Token limit of a Sample that stands in for an execution without tokens.
 PLACEHOLDER = 2
-# Skipped lines to report individually.
-MOST_LISTED = 20
+MOST_WORKERS = 1_000_000
 
 
 def read_run(path: Path) -> list[Record]:
-    """Read a file, or all files of a directory in order of their names.
+    """Read a file, or all files of a directory in order of their names, those of one step as one record.
 
     Raises:
-        RecordError: there is nothing to read, or a file is not a record of a supported version.
+        RecordError: there is nothing to read, a file is not a record of a supported version, or files of one step are
+            not of one run.
     """
-    files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
-    if not files:
+    if not path.is_dir():
+        return [read_record(path)]
+    steps = by_step(path.glob(f"*{SUFFIX}"))
+    if not steps:
         raise RecordError(f"{path} holds no *{SUFFIX}; give a directory that was named as agl.record_dir")
-    return [read_record(file) for file in files]
+    return [_read_step(files) for files in steps]
+
+
+def _read_step(files: Sequence[Path]) -> Record:
+    """Read the files of a step. Without workers that is its own; with them, one that ended early may hold nothing."""
+    if len(files) == 1 and worker_of(files[0]) is None:
+        own = read_record(files[0])
+        return merged([own], {}) if own.workers else own
+    parts: list[Record] = []
+    unread: dict[Path, str] = {}
+    for file in files:
+        try:
+            parts.append(read_record(file))
+        except _Headless as error:
+            unread[file] = str(error)
+    if not parts:
+        raise RecordError("; ".join(unread.values()))
+    return merged(parts, unread)
+
+
+class _Headless(RecordError):
+    """A file without one whole line."""
 
 
 def read_record(path: Path) -> Record:
@@ -64,6 +88,7 @@ def read_record(path: Path) -> Record:
         header = _header(path, next(lines, (1, b"")))
         tokens: dict[int, bytes] = {}
         executions: list[RecordedExecution] = []
+        workers: set[int] = set()
         skipped: list[str] = []
         torn = 0
         for number, line in lines:
@@ -71,17 +96,18 @@ def read_record(path: Path) -> Record:
                 torn = len(line)
                 break
             try:
-                _take(line, tokens, executions)
+                _take(line, tokens, executions, workers)
             except (LookupError, TypeError, ValueError, OverflowError, RecursionError, InvariantError) as error:
                 skipped.append(f"line {number} is skipped ({type(error).__name__}: {error})")
     return Record(
-        path=path, header=header, tokens=tokens, executions=tuple(executions), torn=torn, skipped=_listed_some(skipped)
+        path=path,
+        header=header,
+        tokens=tokens,
+        executions=tuple(executions),
+        torn=torn,
+        skipped=listed_some(skipped),
+        workers=tuple(sorted(workers)),
     )
-
-
-def _listed_some(skipped: list[str]) -> tuple[str, ...]:
-    more = len(skipped) - MOST_LISTED
-    return tuple(skipped) if more <= 0 else (*skipped[:MOST_LISTED], f"{more} more lines are skipped")
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -111,9 +137,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def _header(path: Path, first: tuple[int, bytes]) -> dict[str, object]:
     line = first[1]
     if not line.endswith(b"\n"):
-        raise RecordError(
-            f"{path} holds no whole line ({len(line)} bytes); the run ended before the header was written"
-        )
+        raise _Headless(f"{path} holds no whole line ({len(line)} bytes); the run ended before the header was written")
     try:
         header = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -146,13 +170,15 @@ def _checked(header: dict[str, object]) -> dict[str, object]:
     return header | {name: check(header[name]) for name, check in kinds.items() if name in header}
 
 
-def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecution]) -> None:
+def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecution], workers: set[int]) -> None:
     if line == b"\n":
         raise ValueError(f"it is empty, or has more than {LONGEST_LINE} bytes")
     entry = mapping(orjson.loads(line), "the line")
     if "tokens" in entry:
         pairs = [listed(pair, "tokens") for pair in listed(entry["tokens"], "tokens")]
         tokens.update([(_token(i), _bytes(shown)) for i, shown in pairs])
+    elif "workers" in entry:
+        workers.update([_worker(number) for number in listed(entry["workers"], "workers")])
     else:
         executions.append(_execution(mapping(entry["execution"], "execution")))
 
@@ -229,6 +255,13 @@ def _token(i: object) -> int:
     if token not in TOKENS:
         raise ValueError(f"token id {token} lies outside {TOKENS.start} to {TOKENS.stop - 1}")
     return token
+
+
+def _worker(number: object) -> int:
+    worker = one_of(number, "number of a worker", INTEGER)
+    if not 0 <= worker < MOST_WORKERS:
+        raise ValueError(f"a worker has number {worker}, it must lie between 0 and {MOST_WORKERS - 1}")
+    return worker
 
 
 def _bytes(shown: object) -> bytes:

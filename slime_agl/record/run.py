@@ -2,7 +2,8 @@
 
 A file is JSON lines. The header holds format, version, step, model and settings. It is followed by `tokens` lines, each
 with the texts of ids that occur for the first time, and `execution` lines. Each line is a single write, so a crash
-truncates at most the last one, which readers skip.
+truncates at most the last one, which readers skip. With workers, each writes a file of its own, and a `workers` line in
+the step's own file numbers them.
 Credentials in tasks, prompts, spans and tracebacks are blotted out; the line says where and how many. Only the user
 who started the run may read the file.
 """
@@ -10,6 +11,7 @@ who started the run may read the file.
 from __future__ import annotations
 
 import os
+import re
 import time
 from array import array
 from collections import Counter
@@ -33,6 +35,25 @@ FORMAT, SUFFIX = "slime_agl.record", ".jsonl"
 VERSION, READS = 3, (1, 2, 3)
 
 TokenBytes = Callable[[Sequence[int]], list[bytes]]
+
+_WORKER = re.compile(r"(?P<step>.+)\.worker-(?P<number>\d{1,9})", re.DOTALL)
+
+
+def worker_file(path: Path, number: int) -> Path:
+    """The file of a worker, `step-000001.worker-0.jsonl`, beside the step's own at `path`."""
+    return path.with_name(f"{step_of(path)}.worker-{number}{SUFFIX}")
+
+
+def step_of(path: Path) -> str:
+    """The step that a file belongs to, such as `step-000001`."""
+    match = _WORKER.fullmatch(path.name.removesuffix(SUFFIX))
+    return match["step"] if match else path.name.removesuffix(SUFFIX)
+
+
+def worker_of(path: Path) -> int | None:
+    """The number of the worker that wrote a file; None for a step's own."""
+    match = _WORKER.fullmatch(path.name.removesuffix(SUFFIX))
+    return int(match["number"]) if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +165,10 @@ class RecordWriter:
             self._append({"tokens": [[i, _token_text(self._texts[i])] for i in new]})
         self._append({"execution": _encode(kept)})
 
+    def name_workers(self, numbers: Iterable[int]) -> None:
+        """Append which workers have a file of this step, so that readers miss one that is not there."""
+        self._append({"workers": sorted(numbers)})
+
     def close(self) -> None:
         self._file.close()
 
@@ -188,9 +213,11 @@ def _blotted(execution: RecordedExecution, bytes_of: Callable[[int], bytes]) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A file read back. tokens: id -> bytes of its text.
+    """A file read back, or the files of one step. tokens: id -> bytes of its text.
 
     torn: bytes of a truncated last line that was skipped. skipped: malformed lines, each with the reason.
+    workers: numbers of the workers that the file says took part, each with a file of its own.
+    parts: what was merged into this record; unread: further files of the step, each with the reason it was not read.
     """
 
     path: Path
@@ -199,10 +226,21 @@ class Record:
     executions: tuple[RecordedExecution, ...]
     torn: int = 0
     skipped: tuple[str, ...] = ()
+    workers: tuple[int, ...] = ()
+    parts: tuple[Record, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.path.name.removesuffix(SUFFIX)
+        """`step-000001` for a whole step; for one file of several, with its worker."""
+        return step_of(self.path) if self.parts else self.path.name.removesuffix(SUFFIX)
+
+    def flaws(self) -> list[str]:
+        """Say what was not read, each with its file."""
+        flaws = [f"{self.path}: {words}" for words in self.skipped]
+        if self.torn:
+            flaws.append(f"{self.path}: an unfinished last line of {self.torn} bytes was skipped")
+        return [*flaws, *(flaw for part in self.parts for flaw in part.flaws()), *self.unread]
 
     def texts(self, ids: Iterable[int]) -> list[str]:
         """The text of each id. A character split across tokens belongs to its last one."""

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slime_agl.errors import RecordError
-from slime_agl.record import reading
+from slime_agl.record import reading, steps
 from slime_agl.record.reading import read_record
 from slime_agl.record.run import RecordWriter
 from tests.report.made import TEXTS, made
@@ -170,7 +170,7 @@ def test_many_bad_lines_are_told_in_few(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"{\n" * 1000)
     record = read_record(path)
-    assert len(record.skipped) == reading.MOST_LISTED + 1 and record.skipped[-1] == "980 more lines are skipped"
+    assert len(record.skipped) == steps.MOST_LISTED + 1 and record.skipped[-1] == "980 more lines are skipped"
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
