@@ -163,12 +163,19 @@ class WorkersConfig:
     )
     start_seconds: float = key(120.0, "deadline for all workers to be ready")
     retries: int = key(2, "how often an execution starts again after its worker died; then it is an `engine_error`")
+    held_bytes: int | Literal["auto"] = key(
+        "auto",
+        "bytes of replay data and images of finished executions that stop new ones from starting until a batch takes "
+        "them; `auto` is a tenth of the object store of slime's rollout node, or of this machine's memory without Ray",
+    )
 
     def __post_init__(self) -> None:
         if self.count != "auto":
             at_least("agl.workers.count", self.count, 0)
         at_least("agl.workers.slots", self.slots, 1)
         at_least("agl.workers.retries", self.retries, 0)
+        if self.held_bytes != "auto":
+            at_least("agl.workers.held_bytes", self.held_bytes, 1)
         if self.num_cpus <= 0:
             # Ray ignores where actors without CPUs should go, and puts them all on one node.
             raise ConfigError(f"agl.workers.num_cpus is {self.num_cpus:g}, it must be above 0")

@@ -16,7 +16,7 @@ from slime_agl.executor.recording import Verdict, recorded
 from slime_agl.executor.register import Register
 from slime_agl.executor.workshop import Workshop
 from slime_agl.host import RolloutArgs
-from slime_agl.record.run import SUFFIX, RecordWriter
+from slime_agl.record.run import RecordWriter, worker_file
 from slime_agl.runtime import Runtime
 from slime_agl.workers.serving import hop
 from slime_agl.workers.worker import Worker
@@ -68,9 +68,11 @@ class ExecutingWorker(Worker):
         for ticket in tickets:
             self._kept.pop(ticket, None)
 
-    async def record(self, path: str, header: Mapping[str, Any], found: Sequence[tuple[int, Verdict]]) -> int:
-        """Write executions to this worker's part of a record, and return how many of them were there."""
-        own = Path(path).with_name(f"{Path(path).name.removesuffix(SUFFIX)}.worker-{self._number}{SUFFIX}")
+    async def record(
+        self, path: str, header: Mapping[str, Any], found: Sequence[tuple[int, Verdict]]
+    ) -> tuple[int, int]:
+        """Write executions to this worker's file of a record; return the worker's number, and how many were there."""
+        own = worker_file(Path(path), self._number)
         writer = self._writers.get(own)
         if writer is None:
             while len(self._writers) >= RECORDS_OPEN:
@@ -79,7 +81,7 @@ class ExecutingWorker(Worker):
         there = [(self._kept[ticket], verdict) for ticket, verdict in found if ticket in self._kept]
         for execution, verdict in there:
             writer.write(recorded(execution, verdict))
-        return len(there)
+        return self._number, len(there)
 
     async def stop(self) -> None:
         for writer in self._writers.values():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from slime_agl.rollout.pool import ActiveGroup
 
@@ -64,3 +65,41 @@ class Ahead:
     def may_wait(self, kept: int, place: int, active: ActiveGroup) -> bool:
         steps_left = self.staleness - active.age(self.step)
         return place + 1 < self.target - kept + steps_left * self.target
+
+
+class Held(NamedTuple):
+    """Memory of finished groups, in bytes. kept: in this batch. waiting: in none yet. under_way: groups that run."""
+
+    kept: int
+    waiting: int
+    under_way: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Another admission that starts nothing while finished groups hold `most` bytes.
+
+    A batch has to become full, so if nothing runs any more, groups start one by one however much is held.
+    """
+
+    inner: Admission
+    most: int
+    held: Callable[[], Held]
+    warn: Callable[[str], None]
+
+    def wanted(self, kept: int, in_pool: int, slow: int) -> int:
+        count = self.inner.wanted(kept, in_pool, slow)
+        if not count:
+            return 0
+        held = self.held()
+        if held.kept >= self.most:
+            self.warn(
+                "the groups of a batch hold more bytes of replay data and images than agl.workers.held_bytes "
+                f"({self.most}) before it is full; they start one by one from there. Raise it if memory allows"
+            )
+        if held.kept + held.waiting < self.most:
+            return count
+        return 0 if held.under_way else 1
+
+    def may_wait(self, kept: int, place: int, active: ActiveGroup) -> bool:
+        return self.inner.may_wait(kept, place, active)

@@ -21,7 +21,10 @@ CONTAINED = tuple(
     """.split()
 )
 # Counts of workers that died, and of the executions that ran again or were lost for it.
-WORKERS = tuple(f"workers/{name}" for name in ("deaths", "replacements", "interrupted_executions", "lost_executions"))
+WORKERS = tuple(
+    f"workers/{name}"
+    for name in ("deaths", "replacements", "interrupted_executions", "lost_executions", "unrecorded_executions")
+)
 
 
 class Lasting:

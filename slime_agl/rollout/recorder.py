@@ -75,8 +75,8 @@ class Books:
     async def settle(self) -> None:
         """Have workers record the executions that they keep, each in a file of its own beside this one."""
         elsewhere, self._elsewhere = self._elsewhere, []
-        if elsewhere and isinstance(self._runtime, Fleet):
-            await self._runtime.record(str(self._path), self._header, elsewhere)
+        if elsewhere and self._writer is not None and isinstance(self._runtime, Fleet):
+            self._writer.name_workers(await self._runtime.record(str(self._path), self._header, elsewhere))
 
     def close(self) -> None:
         if self._writer is not None:

@@ -24,7 +24,7 @@ from slime_agl.host import (
     should_drop_dynamic_filter_output,
 )
 from slime_agl.loops import Work
-from slime_agl.rollout.admission import Admission
+from slime_agl.rollout.admission import Admission, Bounded, Held
 from slime_agl.rollout.ending import Ending
 from slime_agl.rollout.filling import fill
 from slime_agl.rollout.groups import run_group
@@ -62,6 +62,8 @@ class TrainStep:
         self._args, self._number, self._runtime, self._executor = args, number, runtime, executor
         self._books, self._tally, self._source = books, books.tally, data_source
         self._lasting, self._pool, self._brake = lasting, lasting.pool, lasting.brake
+        if isinstance(runtime, Fleet) and runtime.most_bytes is not None:
+            admission = Bounded(admission, runtime.most_bytes, self._held, lasting.register.warn_once)
         self._admission, self._ending = admission, ending
         self._limits = Limits(args.rollout_max_response_len, args.rollout_max_context_len)
         self._filter = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
@@ -70,7 +72,6 @@ class TrainStep:
         self._kept: list[tuple[ActiveGroup, list[Entry]]] = []
         self._let_go: list[Group] = []
         self._filtered = self._masked = 0
-        self._most_bytes = runtime.most_bytes if isinstance(runtime, Fleet) else None
         self._needs_trained_tokens = args.trainer.needs_trained_tokens
         self._began = time.monotonic()
 
@@ -116,10 +117,6 @@ class TrainStep:
 
     def _admit(self) -> None:
         while count := self._admission.wanted(len(self._kept), len(self._pool), self._pool.slow(self._number)):
-            if self._is_full():
-                if self._pool.under_way:
-                    return
-                count = 1
             groups = self._pool.fetch(self._source, count)
             if not groups:
                 self._exhausted(count)
@@ -127,18 +124,8 @@ class TrainStep:
             for group in groups:
                 self._start(group)
 
-    def _is_full(self) -> bool:
-        """Return True if finished groups hold as many bytes as they may; warn when a batch alone holds more."""
-        if self._most_bytes is None:
-            return False
-        kept = sum(nbytes_of(active) for active, _ in self._kept)
-        if kept >= self._most_bytes:
-            self._lasting.register.warn_once(
-                f"the {len(self._kept)} groups that this batch has so far hold {kept} bytes, and agl.workers.held_bytes "
-                f"is {self._most_bytes}; groups start one by one until the batch is full. Raise it if memory allows",
-                topic="held bytes",
-            )
-        return kept + self._pool.nbytes >= self._most_bytes
+    def _held(self) -> Held:
+        return Held(sum(nbytes_of(active) for active, _ in self._kept), self._pool.nbytes, self._pool.under_way)
 
     def _exhausted(self, count: int) -> None:
         missing = self._args.rollout_batch_size - len(self._kept) - len(self._pool)

@@ -24,15 +24,21 @@ logger = logging.getLogger(__name__)
 
 # Of a room above: a worker makes Samples and rewards, too.
 MAKE_WORKER = "slime_agl.executor.in_worker:make_worker"
+# Finished groups may hold one part in this many of the memory there is.
+MEMORY_SHARE = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where workers can be started. room: how many more. died: to be told the node on which one ended."""
+    """Where workers can be started.
+
+    room: how many more. died: to be told the node on which one ended. memory: bytes for what workers return.
+    """
 
     transport: Transport
     room: Callable[[], int]
     died: Callable[[str], None]
+    memory: Callable[[], int] = lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def site(config: WorkersConfig) -> Site:
@@ -40,10 +46,15 @@ def site(config: WorkersConfig) -> Site:
     ray = sys.modules.get("ray")  # not imported for its own sake: who is connected has it
     if ray is not None and ray.is_initialized():
         from slime_agl.workers.placement import Placement
-        from slime_agl.workers.ray_actors import RayActors, nodes
+        from slime_agl.workers.ray_actors import RayActors, nodes, object_store_bytes
 
         placement = Placement(config, nodes)
-        return Site(transport=RayActors(config.num_cpus, placement), room=placement.room, died=placement.died)
+        return Site(
+            transport=RayActors(config.num_cpus, placement),
+            room=placement.room,
+            died=placement.died,
+            memory=object_store_bytes,
+        )
     return Site(transport=Subprocesses(), room=lambda: os.cpu_count() or 1, died=lambda _: None)
 
 
@@ -75,6 +86,7 @@ def make_fleet(config: Config, args: RolloutArgs, renderer: Renderer, *, at: Sit
         plan=plan,
         count=_count(workers, limit, at.room),
         limit=limit,
+        most_bytes=at.memory() // MEMORY_SHARE if workers.held_bytes == "auto" else workers.held_bytes,
         died=at.died,
     )
 

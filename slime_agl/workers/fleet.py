@@ -191,26 +191,28 @@ class Fleet:
             return await found.member.link.call("finished", found.ticket, lane="bulk")
         return None
 
-    async def record(self, path: str, header: Any, found: Sequence[tuple[Kept, Any]]) -> None:
+    async def record(self, path: str, header: Any, found: Sequence[tuple[Kept, Any]]) -> list[int]:
         """Have each worker write the executions that it keeps to a file of its own beside `path`.
 
-        found: executions with what became of them.
+        found: executions with what became of them. Returns the numbers of the workers that have such a file.
         """
         of_members: dict[Member, list[tuple[int, Any]]] = {}
         for kept, verdict in found:
             of_members.setdefault(kept.member, []).append((kept.ticket, verdict))
-        lost_ones = await asyncio.gather(
+        numbers = await asyncio.gather(
             *(self._recorded(member, path, header, rows) for member, rows in of_members.items())
         )
-        self._counts["unrecorded_executions"] += sum(lost_ones)
+        return [number for number in numbers if number is not None]
 
-    async def _recorded(self, member: Member, path: str, header: Any, rows: list[tuple[int, Any]]) -> int:
-        """How many of these executions are gone with their worker."""
+    async def _recorded(self, member: Member, path: str, header: Any, rows: list[tuple[int, Any]]) -> int | None:
+        """Number of the worker, None if it is gone with what it kept."""
+        number, written = None, 0
         try:
-            return len(rows) - await member.link.call("record", path, header, rows, lane="bulk")
+            number, written = await member.link.call("record", path, header, rows, lane="bulk")
         except WorkerDied as death:
             logger.warning("%s; %d executions of it are missing from the record %s", death, len(rows), path)
-            return len(rows)
+        self._counts["unrecorded_executions"] += len(rows) - written
+        return number
 
     async def _let_go(self, member: Member) -> None:
         """Tell a worker which executions nobody here can ask for any more."""

@@ -130,3 +130,9 @@ def nodes() -> list[Node]:
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+def object_store_bytes() -> int:
+    """Size of the object store on this process's node."""
+    own = ray.get_runtime_context().get_node_id()
+    return next(int(node["Resources"].get("object_store_memory", 0)) for node in ray.nodes() if node["NodeID"] == own)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slime_agl.errors import HostError
 from slime_agl.outstanding import Outstanding
-from slime_agl.rollout.admission import Ahead, Batchwise
+from slime_agl.rollout.admission import Ahead, Batchwise, Bounded, Held
 from slime_agl.rollout.pool import ActiveGroup, Pool
 
 
@@ -167,3 +167,22 @@ async def test_what_a_restart_has_to_run_again_is_known_at_every_moment():
     assert outstanding.after(-1) == [[1], [3]], "step 0 is behind: nobody asks for what came before it"
     await pool.close()
     assert outstanding.after(1) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted"),
+    [
+        (Held(0, 0, 3), 5),
+        (Held(40, 59, 3), 5),
+        (Held(40, 60, 3), 0),
+        (Held(40, 60, 0), 1),
+        (Held(100, 0, 1), 0),
+        (Held(100, 0, 0), 1),
+    ],
+)
+def test_groups_that_hold_much_stop_admission_but_never_the_batch(held: Held, wanted: int) -> None:
+    told: list[str] = []
+    admission = Bounded(Batchwise(target=8, fetch=5), 100, lambda: held, told.append)
+    assert admission.wanted(kept=1, in_pool=2, slow=0) == wanted
+    assert bool(told) == (held.kept >= 100)
+    assert admission.wanted(kept=6, in_pool=2, slow=0) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from slime_agl import rollout
@@ -19,12 +21,13 @@ from slime_agl.config import Config
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs
 from slime_agl.record.reading import read_run
-from slime_agl.testing import FakeSGLang, ListDataSource, make_args, save_tiny_checkpoint
+from slime_agl.testing import FakeReplay, FakeSGLang, ListDataSource, make_args, save_tiny_checkpoint
 from slime_agl.workers.build import Site, make_fleet, portable_arguments
 from slime_agl.workers.subprocesses import Subprocess, Subprocesses
 
 AGENT = "tests.workers.agents.four_turns"
 ROWS = ["one", "two", "three", "four"]
+REPLAY = FakeReplay()
 
 
 class Rig:
@@ -108,11 +111,48 @@ def test_an_evaluation_runs_on_workers(rig: Rig, tmp_path: Path) -> None:
 
 def test_records_are_whole(rig: Rig) -> None:
     output = rig.run()
-    executions = rig.record().executions
-    assert len(executions) == 8
+    record = rig.record()
+    executions = record.executions
+    assert len(executions) == 8 and len(record.workers) == 2 and not record.flaws()
     sampled = sum(turn.output_length for execution in executions for turn in execution.ledger.turns)
     assert sampled == output.metrics["rollout/agl/sampled_tokens"]
     assert all(execution.task["prompt"] in ROWS and execution.spans for execution in executions)
+
+
+def test_replay_data_comes_from_workers(rig: Rig) -> None:
+    rig.fake.replay = REPLAY
+    replay = {"use_rollout_routing_replay": True, "num_layers": REPLAY.layers, "moe_router_topk": REPLAY.choices}
+    try:
+        output = rig.run(**replay, rollout_top_p=0.9)
+    finally:
+        rig.fake.replay = None
+    samples = [sample for group in output.samples for sample in group]
+    assert [fault for sample in samples for fault in REPLAY.faults(sample)] == []
+    assert {sample.rollout_routed_experts.dtype for sample in samples} == {np.dtype(np.int32)}
+
+
+def test_workers_follow_arguments_that_change_between_steps(rig: Rig) -> None:
+    first = pids()
+    for path, reward in (("tests.workers.agents.pays_two", 2.0), ("tests.workers.agents.pays_three", 3.0)):
+        output = rig.run(agent="tests.workers.agents.unpaid", custom_rm_path=path)
+        assert {sample.reward for group in output.samples for sample in group} == {reward}
+        first, last = pids(), first
+    assert first == last
+
+
+def test_workers_forget_what_nobody_asks_for_any_more(rig: Rig) -> None:
+    for _ in range(3):
+        rig.run()
+    gc.collect()
+    rig.run()
+    fleet = cast(Any, current())
+    kept = fleet.run(_kept(fleet))
+    assert 0 < sum(kept) <= 8
+
+
+async def _kept(fleet: Any) -> list[int]:
+    """How many executions each worker keeps."""
+    return [len([n for n in range(1000) if await member.link.call("finished", n)]) for member in fleet._crew]
 
 
 def test_the_reward_function_of_a_group_finds_the_executions(rig: Rig) -> None:
