@@ -132,7 +132,7 @@ def test_files_of_different_runs_are_refused_with_both_names(
 def test_files_of_different_tokenizers_are_refused_with_both_names(write: Write, tmp_path: Path) -> None:
     write(numbered(0, "ro-a"), worker=0)
     write(numbered(1, "ro-b"), worker=1, texts={**TEXTS, 1: b"another"})
-    words = r"worker-0.jsonl and .*worker-1.jsonl were written with different tokenizers: token 1 is .* .another"
+    words = r"worker-0.jsonl and .*worker-1.jsonl were written with different tokenizers: token 1 is .*another"
     with pytest.raises(RecordError, match=words):
         read_run(tmp_path)
 
