@@ -13,7 +13,7 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # forks follow
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
-from chaos_parts import agents, answers, fleet, intruders, kills, soak
+from chaos_parts import agents, answers, fleet, intruders, kills, soak, workers
 from chaos_parts.outcome import Outcome
 from chaos_parts.report import complaints, details, table
 from chaos_parts.setting import Setting
@@ -27,6 +27,7 @@ PARTS = {
     "kills": kills.trials,
     "fleet": fleet.trials,
     "intruders": intruders.trials,
+    "workers": workers.trials,
 }
 
 
