@@ -57,9 +57,14 @@ def make_plan(renderer: Renderer, checkpoint: str) -> TemplateAudit:
 
 
 def make_runtime(
-    config: Config, args: RolloutArgs, *, engine: Engine | None = None, trust_remote_code: bool = True
-) -> Runtime:
-    """Assemble a runtime without starting it. engine: replaces slime's router.
+    config: Config,
+    args: RolloutArgs,
+    *,
+    engine: Engine | None = None,
+    trust_remote_code: bool = True,
+    origin: str = "",
+) -> InProcess:
+    """Assemble a runtime without starting it. engine: replaces slime's router. origin: see SessionSpec.
 
     trust_remote_code: allow the checkpoint's own code to run, as slime does.
 
@@ -94,7 +99,8 @@ def make_runtime(
         model=config.model,
         policy=config.sampling,
     )
-    return InProcess(config=config, renderer=renderer, gateway=Gateway(config.gateway, parts), lightning=lightning)
+    gateway = Gateway(config.gateway, parts)
+    return InProcess(config=config, renderer=renderer, gateway=gateway, lightning=lightning, origin=origin)
 
 
 def _make_fleet(config: Config, args: RolloutArgs) -> Runtime:

@@ -43,8 +43,10 @@ class _SessionPort:
     sealed: the sessions of its attempts so far.
     """
 
-    def __init__(self, gateway: Gateway, failure: FailureConfig, job: Job, step: Callable[[], int]) -> None:
-        self._gateway, self._failure, self._job, self._step = gateway, failure, job, step
+    def __init__(
+        self, gateway: Gateway, failure: FailureConfig, job: Job, step: Callable[[], int], origin: str
+    ) -> None:
+        self._gateway, self._failure, self._job, self._step, self._origin = gateway, failure, job, step, origin
         self.sealed: list[SealedSession] = []
 
     def began(self) -> None:
@@ -63,6 +65,7 @@ class _SessionPort:
                 context_limit=job.context_limit,
                 experts_width=job.experts_width,
                 lane=job.lane,
+                origin=self._origin,
             )
         )
 
@@ -77,10 +80,12 @@ class _SessionPort:
 
 
 class InProcess:
-    """A runtime (see `Runtime`) whose gateway, store and runners live in this process."""
+    """A runtime (see `Runtime`) whose gateway, store and runners live in this process. origin: see SessionSpec."""
 
-    def __init__(self, *, config: Config, renderer: Renderer, gateway: Gateway, lightning: Lightning) -> None:
-        self.config, self.renderer = config, renderer
+    def __init__(
+        self, *, config: Config, renderer: Renderer, gateway: Gateway, lightning: Lightning, origin: str = ""
+    ) -> None:
+        self.config, self.renderer, self._origin = config, renderer, origin
         self._gateway, self._lightning = gateway, lightning
         self._home = RuntimeLoop()
         self._steps: list[_Step] = []
@@ -136,7 +141,7 @@ class InProcess:
         self._steps.append(_Step(step, resources_id))
 
     async def execute(self, job: Job) -> Execution:
-        port = _SessionPort(self._gateway, self.config.failure, job, lambda: self._steps[-1].number)
+        port = _SessionPort(self._gateway, self.config.failure, job, lambda: self._steps[-1].number, self._origin)
         try:
             outcome = await self._lightning.run(
                 job.task,
@@ -178,6 +183,10 @@ class InProcess:
         """End `park`: interrupted turns resume from their partial output."""
         await self._gateway.resume(TRAIN)
         self._lightning.resume(TRAIN)
+
+    async def abort(self, origin: str) -> None:
+        """Abort the engine requests of another process, which has ended."""
+        await self._gateway.abort(origin)
 
     async def quiet(self) -> None:
         """Abort every request at the engine and wait until it is idle."""

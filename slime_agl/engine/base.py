@@ -81,6 +81,9 @@ class Engine(Protocol):
     async def abort(self, rid: str) -> None:
         """Ask every worker to abort request `rid`; its `generate` call returns soon after. Never raises."""
 
+    async def abort_all_of(self, origin: str) -> None:
+        """Ask every worker to abort the requests of another process, whose ids begin with `origin`. Never raises."""
+
     async def quiet(self) -> None:
         """Abort all requests of all clients and wait until every worker reports idle. Never raises."""
 

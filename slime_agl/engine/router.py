@@ -181,6 +181,11 @@ class RouterEngine:
         flight.drop()
         await flight.ended.wait()
 
+    async def abort_all_of(self, origin: str) -> None:
+        """Abort the requests of another process, their retries included."""
+        leads = [origin, *(f"{number}~{origin}" for number in range(1, self._max_retries + 1))]
+        await asyncio.gather(*(self._workers.abort(lead) for lead in leads))
+
     async def quiet(self) -> None:
         """Abort all requests at the workers, whoever sent them, and wait until they are idle. Never raises."""
         await self._workers.quiet()

@@ -93,6 +93,9 @@ class RecordedEngine:
             self._aborts[rid].set()
             self._move()
 
+    async def abort_all_of(self, origin: str) -> None:
+        """Nobody else has requests here."""
+
     async def quiet(self) -> None:
         """Nothing runs by itself here."""
 

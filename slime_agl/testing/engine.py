@@ -111,7 +111,7 @@ class ScriptEngine:
 
     def abort(self, rid: str | None) -> None:
         with self.changed:
-            for pending in [pending for pending in self._pending if rid in (None, pending.request.rid)]:
+            for pending in [pending for pending in self._pending if rid is None or pending.request.rid.startswith(rid)]:
                 sent = min(self._script.partial, len(pending.shaped.ids))
                 self._keep_rest(pending, sent)
                 self._send(pending, pending.shaped.first(sent))

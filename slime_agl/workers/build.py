@@ -19,6 +19,7 @@ from slime_agl.host import RolloutArgs
 from slime_agl.workers.fleet import Fleet
 from slime_agl.workers.link import Plan, Transport
 from slime_agl.workers.subprocesses import Subprocesses
+from slime_agl.workers.worker import name_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def make_fleet(config: Config, args: RolloutArgs, renderer: Renderer, *, at: Sit
 
     def plan(number: int) -> Plan:
         return Plan(
-            name=f"worker-{number}",
+            name=name_of(number),
             target=MAKE_WORKER,
             arguments={"config": of_worker(config, number), "arguments": arguments, "number": number},
             slots=workers.slots,

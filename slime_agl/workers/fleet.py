@@ -25,7 +25,7 @@ from slime_agl.runtime import K
 from slime_agl.runtime_loop import RuntimeLoop
 from slime_agl.workers.crew import Crew, Member
 from slime_agl.workers.link import Link, Plan, Transport, WorkerDied
-from slime_agl.workers.worker import Hello
+from slime_agl.workers.worker import Hello, origin_of
 
 logger = logging.getLogger(__name__)
 
@@ -337,8 +337,20 @@ class Fleet:
         if self._home.running:
             self._spawn(self._replace(member))
 
+    async def _abort_requests(self, dead: Member) -> bool:
+        """Abort what a dead worker still has at the engine: a node that is gone does not even close its connections.
+
+        False if there is no worker to do it.
+        """
+        for member in self._crew:
+            with contextlib.suppress(WorkerDied):
+                await self._within(member, BARRIER_SECONDS, "abort", origin_of(dead.link.name))
+                return True
+        return False
+
     async def _replace(self, member: Member) -> None:
         await member.link.kill()
+        aborted = await self._abort_requests(member)
         error: BaseException | None = None
         for _ in range(TRIES_TO_REPLACE):
             link: Link | None = None
@@ -348,14 +360,17 @@ class Fleet:
                     await link.call("hello")
                     await self._catch_up(link)
                 self._join(link)  # no step has begun since, as nothing was awaited
-                self._counts["replacements"] += 1
-                return
             except BaseException as caught:  # also when the fleet stops: nobody else knows of this worker
                 if link is not None:
                     await link.kill()
                 if not isinstance(caught, SlimeAglError | TimeoutError):
                     raise
                 error = caught
+            else:
+                self._counts["replacements"] += 1
+                if not aborted:
+                    await self._abort_requests(member)
+                return
         logger.error("no worker can be started in place of %s: %s", member.link.name, error)
         if not len(self._crew):
             self._crew.refuse(SlimeAglError(f"no worker is left, and none can be started: {error}"))

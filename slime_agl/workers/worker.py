@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slime_agl.engine.base import EngineInfo
 from slime_agl.execution import Execution, Job
-from slime_agl.runtime import Runtime
+from slime_agl.in_process import InProcess
 from slime_agl.workers.serving import hop
 
 
@@ -24,7 +24,7 @@ class Hello:
 class Worker:
     """Its methods may be called on any event loop; the runtime has its own. runtime: not started yet."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: InProcess) -> None:
         self.runtime = runtime
         runtime.start()
 
@@ -48,6 +48,10 @@ class Worker:
     async def resume(self) -> None:
         await hop(self.runtime.submit, self.runtime.resume())
 
+    async def abort(self, origin: str) -> None:
+        """Abort the engine requests of another worker, which has died."""
+        await hop(self.runtime.submit, self.runtime.abort(origin))
+
     async def quiet(self) -> None:
         await hop(self.runtime.submit, self.runtime.quiet())
 
@@ -62,3 +66,12 @@ class Worker:
 
     async def stop(self) -> None:
         await asyncio.to_thread(self.runtime.stop)
+
+
+def name_of(number: int) -> str:
+    return f"worker-{number}"
+
+
+def origin_of(name: str) -> str:
+    """What leads the ids of a worker's engine requests; no worker's is the beginning of another's."""
+    return f"{name}."

@@ -367,3 +367,16 @@ async def test_close_may_be_called_twice(fake_sglang, connect):
     engine = await connect(fake_sglang.url)
     await engine.close()
     await engine.close()
+
+
+async def test_all_requests_of_another_process_are_aborted_with_their_retries(fake_sglang, connect):
+    fake_sglang.hold().abort_partial(1).answer_with(lambda request: "hi")
+    dead, alive = await connect(fake_sglang.url), await connect(fake_sglang.url)
+    rids = ["worker-1.at-1", "3~worker-1.at-2", "worker-11.at-3", "worker-2.at-4"]
+    running = {rid: asyncio.ensure_future(dead.generate(ask([1], rid))) for rid in rids}
+    await asyncio.to_thread(fake_sglang.wait_for_requests, len(rids))
+    await alive.abort_all_of("worker-1.")
+    assert [(await running[rid]).finish for rid in rids[:2]] == ["abort", "abort"]
+    assert not any(running[rid].done() for rid in rids[2:])
+    fake_sglang.release()
+    assert [(await running[rid]).finish for rid in rids[2:]] == ["stop", "stop"]

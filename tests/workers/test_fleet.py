@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
@@ -98,6 +99,11 @@ class Script:
             await self.release.wait()
             made = lost(arguments[0], "")
             return dataclasses.replace(made, rollout_id=f"{worker.name}-{made.rollout_id}", failure="", task=None)
+        if method == "perform":
+            await self.release.wait()
+            return f"made by {arguments[2]}", "a result"
+        if method == "record":
+            return int(worker.name[1:]), len(arguments[2])
         return None
 
 
@@ -185,7 +191,7 @@ async def test_a_new_worker_takes_the_place_and_joins_the_step(make: Make, scrip
     assert await fleet.in_flight() == 3  # notices the death
     await settled()
     new = script.workers[2]
-    assert new.calls == [("hello", ()), ("begin_step", (5, 0.5, 0.9))]
+    assert new.calls[:2] == [("hello", ()), ("begin_step", (5, 0.5, 0.9))]
     assert await fleet.in_flight() == 6
     assert (await fleet.metrics())["workers/replacements"] == 1
 
@@ -197,6 +203,80 @@ async def test_a_worker_that_starts_while_training_is_parked_is_parked(make: Mak
     await fleet.in_flight()
     await settled()
     assert script.workers[2].methods() == ["hello", "begin_step", "park"] or script.workers[2].methods()[-1] == "park"
+
+
+async def test_what_a_dead_worker_had_at_the_engine_is_aborted_by_another(make: Make, script: Script) -> None:
+    fleet = await make(count=2)
+    await script.workers[0].kill()
+    await fleet.in_flight()
+    await settled()
+    assert ("abort", ("w0.",)) in script.workers[1].calls
+    assert "abort" not in script.workers[2].methods()
+
+
+async def test_what_the_only_worker_had_at_the_engine_is_aborted_by_its_successor(make: Make, script: Script) -> None:
+    fleet = await make(count=1)
+    await script.workers[0].kill()
+    await fleet.in_flight()
+    await settled()
+    assert script.workers[1].calls[-1] == ("abort", ("w0.",))
+
+
+async def test_newcomers_are_equipped_like_the_others(make: Make, script: Script) -> None:
+    fleet = await make(count=2)
+    for given in ({"a": 1}, {"a": 1}, {"a": 2}):
+        await fleet.equip(given)
+    assert [call for call in script.workers[1].calls if call[0] == "equip"] == [
+        ("equip", ({"a": 1},)),
+        ("equip", ({"a": 2},)),
+    ]
+    await script.workers[0].kill()
+    await fleet.in_flight()
+    await settled()
+    assert ("equip", ({"a": 2},)) in script.workers[2].calls
+
+
+async def test_what_a_worker_keeps_is_asked_for_by_ticket_until_nobody_holds_it(make: Make, script: Script) -> None:
+    fleet = await make(count=1)
+    kept = await fleet.perform(JOB, "an order")
+    assert script.workers[0].calls[-1] == ("perform", (JOB, "an order", kept.ticket))
+    await fleet.finished(f"made by {kept.ticket}")
+    assert script.workers[0].calls[-1] == ("finished", (kept.ticket,))
+    await fleet.begin_step(1, 1.0, 1.0)
+    assert "let_go" not in script.workers[0].methods()
+    ticket = kept.ticket
+    del kept
+    gc.collect()
+    assert await fleet.finished(f"made by {ticket}") is None
+    await fleet.begin_step(2, 1.0, 1.0)
+    assert script.workers[0].calls[-1] == ("let_go", ([ticket],))
+
+
+async def test_what_is_cancelled_in_a_worker_is_let_go_there_too(make: Make, script: Script) -> None:
+    fleet = await make(count=1)
+    script.release.clear()
+    running = asyncio.ensure_future(fleet.perform(JOB, "an order"))
+    await settled()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await fleet.begin_step(1, 1.0, 1.0)
+    assert script.workers[0].calls[-1] == ("let_go", ([0],))
+
+
+async def test_records_are_written_by_whoever_keeps_the_executions(make: Make, script: Script) -> None:
+    fleet = await make(count=2)
+    first, second = [await fleet.perform(JOB, "an order") for _ in range(2)]
+    numbers = await fleet.record("path", {"a": "header"}, [(first, "verdict 0"), (second, "verdict 1")])
+    at = {kept.ticket: kept.member.link for kept in (first, second)}
+    for kept, verdict in ((first, "verdict 0"), (second, "verdict 1")):
+        (rows,) = [arguments[2] for method, arguments in at[kept.ticket].calls if method == "record"]
+        assert (kept.ticket, verdict) in rows
+    assert len(numbers) == len({id(link) for link in at.values()})
+    await first.member.link.kill()
+    numbers = await fleet.record("path", {}, [(first, "verdict")])
+    assert numbers == []
+    assert (await fleet.metrics())["workers/unrecorded_executions"] == 1
 
 
 async def test_an_execution_that_loses_every_worker_is_an_engine_error(make: Make, script: Script) -> None:

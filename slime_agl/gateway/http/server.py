@@ -107,6 +107,10 @@ class Gateway:
         """Abort all requests at the engine and wait until it is idle."""
         await self._call(lambda _: self._parts.engine.quiet())
 
+    async def abort(self, origin: str) -> None:
+        """Abort the engine requests of another process, by what leads their ids (see SessionSpec)."""
+        await self._call(lambda _: self._parts.engine.abort_all_of(origin))
+
     async def counters(self) -> Counter[str]:
         return await self._call(lambda sessions: _later(Counter(sessions.counters)))
 

@@ -88,6 +88,7 @@ class SessionSpec:
     context_limit: token limit per segment, None for the engine's own.
     experts_width: routed experts per token if they are replayed, else None.
     lane: sessions of one lane are parked and resumed together.
+    origin: leads the ids of its engine requests, so that all requests of one process can be aborted together.
     """
 
     rollout_id: str
@@ -98,6 +99,7 @@ class SessionSpec:
     context_limit: int | None = None
     experts_width: int | None = None
     lane: str = ""
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,7 @@ class Session:
 
     def request_id(self) -> str:
         """Make an id for an engine request; none is a prefix of another, because aborts match by prefix."""
-        return f"{self.spec.attempt_id}-{self.nonce}-{next(self._asked):06d}"
+        return f"{self.spec.origin}{self.spec.attempt_id}-{self.nonce}-{next(self._asked):06d}"
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a counter of the attempt."""
