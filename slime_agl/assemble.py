@@ -25,6 +25,7 @@ from slime_agl.in_process import InProcess
 from slime_agl.lightning.service import Lightning
 from slime_agl.runtime import Runtime
 from slime_agl.workers.build import make_fleet
+from slime_agl.workers.importable import require_portable
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ def make_runtime(
 
 
 def _make_fleet(config: Config, args: RolloutArgs) -> Runtime:
+    require_portable(config)
     checkpoint = _checkpoint(args)
     return make_fleet(config, args, make_renderer(args, load_tokenizer(checkpoint)))
 

@@ -18,6 +18,7 @@ from slime_agl.executor.workshop import Workshop
 from slime_agl.host import RolloutArgs
 from slime_agl.in_process import InProcess
 from slime_agl.record.run import RecordWriter, worker_file
+from slime_agl.workers.importable import require_importable
 from slime_agl.workers.serving import hop
 from slime_agl.workers.worker import Worker, name_of, origin_of
 
@@ -29,8 +30,9 @@ RECORDS_OPEN = 2
 def make_worker(config: Config, arguments: Mapping[str, Any], number: int) -> ExecutingWorker:
     """A worker of a fleet, in the process that it is meant for. arguments: slime's, by name.
 
-    Raises: as `make_runtime`, and what starting it raises.
+    Raises: as `make_runtime`, and what starting it raises; ConfigError if the agent cannot be imported there.
     """
+    require_importable(config)
     args = RolloutArgs.read(Namespace(**arguments))
     runtime = make_runtime(config, args, origin=origin_of(name_of(number)))
     worker = ExecutingWorker(runtime, Workshop(config, args), number)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from slime_agl.assemble import current
 from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.errors import AgentError, ConfigError, InvariantError
 from slime_agl.host import default_args
@@ -97,8 +98,10 @@ def _run(args: Namespace, local: LocalStack | None, temperature: float) -> list[
     name = "trained tokens are the engine's own"
     try:
         result = LocalDriver(args).step(0)
+        workers = list(_look_at_workers())
         if local is None:
-            return [Finding(name, "pass", "per the gateway; this engine keeps no record to compare with")]
+            own = "per the gateway; this engine keeps no record to compare with"
+            return [*workers, Finding(name, "pass", own)]
         checked = local.check(result.samples)
         difference = local.teacher_difference(result.samples, temperature)
     except InvariantError as error:
@@ -110,6 +113,7 @@ def _run(args: Namespace, local: LocalStack | None, temperature: float) -> list[
         words += f"; max |rollout - teacher-forced logprob| {difference:.1e}"
     agree = checked and difference < TEACHER_TOLERANCE
     return [
+        *workers,
         Finding(name, "pass" if agree else "fail", words),
         Finding(
             "nothing is left at the engine",
@@ -117,6 +121,19 @@ def _run(args: Namespace, local: LocalStack | None, temperature: float) -> list[
             f"{local.in_flight} requests in flight",
         ),
     ]
+
+
+def _look_at_workers() -> Iterator[Finding]:
+    """Yield how the workers fared; nothing if agents ran in this process."""
+    runtime = current()
+    counts = {} if runtime is None else runtime.run(runtime.metrics())
+    if "workers/alive" not in counts:
+        return
+    alive, deaths = int(counts["workers/alive"]), int(counts.get("workers/deaths", 0))
+    words = f"agents ran in {alive} worker{'s' * (alive != 1)}"
+    if deaths:
+        words += f"; {deaths} died, and their executions ran again: see above what ended them"
+    yield Finding("workers", "look" if deaths else "pass", words)
 
 
 def _remote_args(engine: str, model: str, wanted: dict[str, Any]) -> Namespace:

@@ -1,4 +1,4 @@
-"""The checks of `slime-agl doctor`: machine, configuration, slime's flags, chat template, router."""
+"""The checks of `slime-agl doctor`: machine, configuration, slime's flags, chat template, router, cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from slime_agl.host import load_object
 from slime_agl.lightning.agents import load_agent
 from slime_agl.local.engine.smollm2 import resolve_model
 from slime_agl.preflight.address import require_bindable
-from slime_agl.preflight.flags import look_at_flags
+from slime_agl.preflight.cluster import is_connected, look_at_cluster
+from slime_agl.preflight.flags import look_at_flags, read_flags
 from slime_agl.preflight.machine import look_at_machine
 from slime_agl.report.checks import Finding
 from slime_agl.reward import load_reward_function
@@ -36,8 +37,12 @@ def look(
     router: str | None,
     slime: Path | None,
     flags: Sequence[str] = (),
+    cluster: str | None = None,
 ) -> list[Finding]:
-    """Check the machine and everything named, in the order in which a run would meet it."""
+    """Check the machine and everything named, in the order in which a run would meet it.
+
+    cluster: address of a Ray cluster; one that this process is connected to is checked without being named.
+    """
     findings = [*look_at_machine(slime)]
     if config is not None:
         findings += _config(config)
@@ -47,7 +52,39 @@ def look(
         findings += _model(model, parser)
     if router is not None:
         findings.append(_checked("router", lambda: _router(router)))
+    if cluster is not None or is_connected():
+        findings += _cluster(cluster, config, model, router, flags)
     return findings
+
+
+def _cluster(
+    address: str | None, path: Path | None, model: str | None, router: str | None, flags: Sequence[str]
+) -> list[Finding]:
+    """Check a cluster for what the command line names, else slime's flags and the YAML file."""
+    named = {**read_flags(flags), **_loaded(path)}
+    checkpoint = named.get("hf_checkpoint") if model is None else _resolved(model)
+    host, port = named.get("sglang_router_ip"), named.get("sglang_router_port")
+    url = router or (f"http://{host}:{port}" if host and port else None)
+    try:
+        config = Config.read(named.get("agl")) if "agl" in named else None
+    except SlimeAglError:
+        config = None  # reported by `_config`
+    return look_at_cluster(address, checkpoint=checkpoint and str(checkpoint), router=url, config=config)
+
+
+def _loaded(path: Path | None) -> dict[str, object]:
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) if path is not None else {}
+    except yaml.YAMLError:
+        return {}  # reported by `_config`
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _resolved(model: str) -> str:
+    try:
+        return str(resolve_model(model))
+    except SlimeAglError:
+        return model  # it may exist on the nodes; that it does not here is reported by `_model`
 
 
 def _checked(name: str, check: Callable[[], str]) -> Finding:

@@ -25,6 +25,7 @@ FLAGS = (
 # distribution -> (tested versions, purpose)
 TESTED = {
     "agentlightning": ("0.3.", "required"),
+    "ray": ("2.", "optional: workers on the nodes of a cluster"),
     "sglang": ("0.5.15", "optional: its parsers of tool calls and reasoning"),
     "sglang-router": ("0.3.", "optional: the router of the local engine"),
     "torch": ("2.", "optional: the local engine"),

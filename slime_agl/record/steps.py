@@ -14,7 +14,7 @@ from pathlib import Path
 from slime_agl.errors import RecordError
 from slime_agl.record.run import Record, RecordedExecution, step_of, worker_file, worker_of
 
-# What all files of a step must agree on. `run`, if recorded, tells a run from an earlier one in the same directory.
+# What all files of a step must agree on. `run`, if recorded, tells it from an earlier run into the same directory.
 IDENTITY = ("name", "step", "run", "agent", "model", "checkpoint", "stop_ids")
 # Parts left out to report individually.
 MOST_LISTED = 20
@@ -29,11 +29,13 @@ def merged(parts: Sequence[Record], unread: Mapping[Path, str]) -> Record:
     """One record of the files of a step. unread: files of it that hold nothing, with the reason.
 
     Executions are in order of their Samples. Each counts once: one that two files hold, and one that a worker recorded
-    before it ended and that ran again on another. `skipped` tells what was left out.
+    before it ended and that ran again on another. Files that an earlier run left of the same step do not count.
+    `skipped` tells what was left out.
 
     Raises:
         RecordError: the files are not of one run.
     """
+    parts, stale = _of_this_run(parts)
     _require_one_run(parts)
     executions, left_out = _each_once(parts)
     workers = tuple(dict.fromkeys(number for part in parts for number in part.workers))
@@ -49,7 +51,7 @@ def merged(parts: Sequence[Record], unread: Mapping[Path, str]) -> Record:
         header=parts[0].header,
         tokens=_tokens(parts),
         executions=tuple(sorted(executions, key=_order)),
-        skipped=listed_some([*absent, *left_out]),
+        skipped=listed_some([*stale, *absent, *left_out]),
         workers=workers,
         parts=tuple(parts),
         unread=tuple(unread.values()),
@@ -65,6 +67,22 @@ def listed_some(told: Sequence[str]) -> tuple[str, ...]:
 def _place(path: Path) -> tuple[str, int, str]:
     number = worker_of(path)
     return step_of(path), -1 if number is None else number, path.name
+
+
+def _of_this_run(parts: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """The files that belong to the step's own, if it has one, and what is left out with the reason."""
+    own, kept, stale = parts[0], [parts[0]], []
+    for part in parts[1:]:
+        if worker_of(own.path) is None and part.header.get("run") != own.header.get("run"):
+            stale.append(f"{part.path.name} is left out: it is of another run of this step; move it elsewhere")
+        elif own.workers and worker_of(part.path) not in own.workers:
+            named = ", ".join(map(str, own.workers))
+            stale.append(
+                f"{part.path.name} is left out: {own.path.name} names workers {named}; it is of another run of this step"
+            )
+        else:
+            kept.append(part)
+    return kept, stale
 
 
 def _require_one_run(parts: Sequence[Record]) -> None:

@@ -226,7 +226,7 @@ class Rerunner:
 
 
 def _settings(record: Record) -> bytes:
-    header = {name: value for name, value in record.header.items() if name not in ("name", "step", "made")}
+    header = {name: value for name, value in record.header.items() if name not in ("name", "step", "run", "made")}
     return orjson.dumps(header, option=orjson.OPT_SORT_KEYS)
 
 

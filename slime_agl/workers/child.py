@@ -1,7 +1,7 @@
 """A worker that is a plain subprocess: `python -m slime_agl.workers.child FD`. FD: its end of a socket pair.
 
-The first message is the plan, and where to import from; each further one a call. When the other end closes, whoever
-started it has ended, and so does this process.
+The first message is the plan, where to import from and the level of log messages to show; each further one a call. When
+the other end closes, whoever started it has ended, and so does this process.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def _made(plan: Plan) -> Any:
 
 async def _serve(ours: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=ours)
-    plan, sys.path[:] = (await frames.read(reader)).load()
+    plan, sys.path[:], level = (await frames.read(reader)).load()
     os.environ.update(plan.environment)
-    logging.basicConfig(level=logging.INFO, format=f"[{plan.name}] %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=level, format=f"[{plan.name}] %(levelname)s %(name)s: %(message)s")
     # Before any call is read: what they unpickle may import the same modules in another thread.
     await Child(plan.name, _made(plan), reader, writer).serve()
 

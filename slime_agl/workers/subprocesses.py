@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import platform
 import signal
@@ -113,7 +114,7 @@ class Subprocesses:
                 ours.close()
                 raise WorkerDied(f"worker {plan.name}: no process can be started: {error}") from error
         reader, writer = await asyncio.open_connection(sock=ours)
-        writer.writelines(frames.packed(0, Kind.CALL, (plan, sys.path)))
+        writer.writelines(frames.packed(0, Kind.CALL, (plan, sys.path, logging.getLogger().getEffectiveLevel())))
         return Subprocess(plan, process, reader, writer)
 
 

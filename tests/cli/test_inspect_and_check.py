@@ -92,7 +92,7 @@ def test_the_page_is_written(run_dir, tmp_path):
     assert (tmp_path / "out" / "run.html").read_text().startswith("<!doctype html>")
 
 
-def check(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def check(tmp_path: Path, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """In a process of its own: the command starts threads and a router, and ends with its own exit status."""
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"{n} + 2?"}) + "\n" for n in range(4)))
@@ -113,7 +113,7 @@ def check(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         [*command, *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         cwd=tmp_path,
         env={**os.environ, "COLUMNS": "110"},
     )
@@ -132,6 +132,44 @@ def test_a_trainable_agent_passes(tmp_path):
     assert "none failed" in found["agents end well"]["words"]
     again = found["encoding again would show"]
     assert again["verdict"] == "look" and "cannot tell" in again["words"], "what --say says is encoded as usual"
+
+
+ONLY_IN_A_WORKER = """
+import __main__
+from slime_agl.testing.agents import chat_agent
+assert __main__.__spec__.name == "slime_agl.workers.child", "this module is to be imported in workers only"
+agent = chat_agent(turns=2)
+"""
+
+
+def test_an_agent_is_checked_in_worker_processes(tmp_path):
+    pytest.importorskip("sglang_router")
+    (tmp_path / "only_there.py").write_text(ONLY_IN_A_WORKER)
+    words = (
+        "--agent",
+        "only_there.agent",
+        "--say",
+        "three",
+        "--say",
+        "four",
+        "--json",
+        "--record",
+        str(tmp_path / "run"),
+    )
+    done = check(tmp_path, *words, "--workers", "2", timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert (found["workers"]["verdict"], found["workers"]["words"]) == ("pass", "agents ran in 2 workers")
+    assert found["trained tokens are the engine's own"]["verdict"] == "pass"
+    assert found["nothing is left at the engine"]["verdict"] == "pass"
+    assert len(invoke("inspect", str(tmp_path / "run"), "--json").stdout.splitlines()) == 4
+
+
+def test_an_agent_of_the_script_cannot_be_checked_in_workers(tmp_path):
+    pytest.importorskip("sglang_router")
+    done = check(tmp_path, "--agent", "__main__.agent", "--say", "three", "--workers", "1")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "agl.agent is '__main__.agent'" in done.stderr and "move it into a module" in done.stderr
 
 
 def test_an_agent_that_breaks_fails_with_its_traceback(tmp_path):

@@ -39,6 +39,15 @@ def test_two_steps_hold_every_invariant_but_are_not_called_learned(tmp_path: Pat
     assert drawn or "matplotlib is not installed" in done.stdout
 
 
+def test_agents_can_run_in_worker_processes_through_a_weight_update(tmp_path: Path):
+    done = train_demo("--steps", "2", "--seed", "3", "--workers", "2", "--out", str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "agents in 2 workers" in done.stdout and "all invariants held" in done.stdout
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["held"] and row["metrics"]["rollout/agl/executions"] for row in rows] == [72, 72]
+    assert all(0 < row["checked_tokens"] and row["difference"] < 1e-4 for row in rows)
+
+
 def test_a_model_that_is_not_there_is_one_line(tmp_path: Path):
     done = train_demo("--model", str(tmp_path), "--steps", "1")
     assert done.returncode == 2

@@ -176,7 +176,7 @@ def show_demo(monkeypatch: Any, tmp_path: Path) -> None:
     tokenizer = SimpleNamespace(decode=lambda ids: EVIL)
     monkeypatch.setattr(demo_report, "load_tokenizer", lambda path: tokenizer)
     report = demo_report.DemoReport(None)
-    report.started(Path(f"/{EVIL}"), EVIL)
+    report.started(Path(f"/{EVIL}"), EVIL, None)
     report._example = SimpleNamespace(
         tokens=[1, 2],
         response_length=1,
@@ -192,7 +192,7 @@ def show_demo(monkeypatch: Any, tmp_path: Path) -> None:
 
 def show_training(monkeypatch: Any, tmp_path: Path) -> None:
     report = train_demo_report.TrainReport(None)
-    report.started(SimpleNamespace(target=None, title=EVIL), EVIL, 1)
+    report.started(SimpleNamespace(target=None, title=EVIL), EVIL, 1, None)
     report.broken(RuntimeError(EVIL))
     report.finish()
 

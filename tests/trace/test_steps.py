@@ -116,7 +116,7 @@ def test_evaluations_may_repeat_the_number_of_a_sample(write: Write, tmp_path: P
 
 @pytest.mark.parametrize(
     ("field", "other"),
-    [("agent", "c.d"), ("checkpoint", "/other"), ("step", 2), ("name", "eval"), ("stop_ids", [2]), ("run", "another")],
+    [("agent", "c.d"), ("checkpoint", "/other"), ("step", 2), ("name", "eval"), ("stop_ids", [2])],
 )
 def test_files_of_different_runs_are_refused_with_both_names(
     write: Write, tmp_path: Path, field: str, other: object
@@ -127,6 +127,35 @@ def test_files_of_different_runs_are_refused_with_both_names(
     words = rf"{STEP} and .*step-000001.worker-1.jsonl are not of the same step of one run: {field} is .* in the first"
     with pytest.raises(RecordError, match=words):
         read_run(tmp_path)
+
+
+def test_without_a_file_of_its_own_a_step_cannot_tell_which_run_counts(write: Write, tmp_path: Path) -> None:
+    write(numbered(0, "ro-a"), worker=0, run="one")
+    write(numbered(1, "ro-b"), worker=1, run="another")
+    with pytest.raises(
+        RecordError, match="worker-0.jsonl and .*worker-1.jsonl are not of the same step of one run: run"
+    ):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("own", "old", "words"),
+    [
+        ({"run": "one"}, {"run": "zero"}, "it is of another run of this step; move it elsewhere"),
+        ({"run": "one"}, {}, "it is of another run of this step; move it elsewhere"),
+        ({"took_part": [0]}, {}, f"{STEP} names workers 0; it is of another run of this step"),
+    ],
+)
+def test_what_an_earlier_run_left_of_the_step_does_not_count_and_is_told(
+    write: Write, tmp_path: Path, own: dict[str, Any], old: dict[str, Any], words: str
+) -> None:
+    header = {name: value for name, value in own.items() if name == "run"}
+    write(**own)
+    write(numbered(0, "ro-a"), worker=0, **header)
+    write(numbered(1, "ro-b"), worker=3, **old)
+    (record,) = read_run(tmp_path)
+    assert names(record) == ["ro-a"]
+    assert record.flaws() == [f"{tmp_path / STEP}: step-000001.worker-3.jsonl is left out: {words}"]
 
 
 def test_files_of_different_tokenizers_are_refused_with_both_names(write: Write, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import click
 
 from slime_agl.cli.settings import read_section
 from slime_agl.cli.waiting import waiting
+from slime_agl.cli.workers import in_workers, workers_option
 from slime_agl.errors import ConfigError
 
 COUNT = click.IntRange(1)
@@ -32,9 +33,12 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--say", metavar="TEXT", multiple=True, help="Reply with this instead of a model; repeat for a sequence.")
 @click.option("--tokens", metavar="N", type=COUNT, default=128, show_default=True, help="Maximum tokens per turn.")
 @click.option("--temperature", metavar="T", default=0.8, show_default=True, help="Sampling temperature.")
+@workers_option
 @click.option("--record", type=click.Path(file_okay=False, path_type=Path), help="Keep the record here, for inspect.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
-def check(agent: str, config: Path | None, record: Path | None, as_json: bool, **plan: Any) -> None:
+def check(
+    agent: str, config: Path | None, workers: int | None, record: Path | None, as_json: bool, **plan: Any
+) -> None:
     """Dry-run an agent: trainability, forks, and where the time goes.
 
     The rows go through the same rollout function that slime calls. Exit status: 0 if no finding failed, 1 if one did,
@@ -50,7 +54,7 @@ def check(agent: str, config: Path | None, record: Path | None, as_json: bool, *
         raise ConfigError("--engine and --say exclude each other: a running engine samples its own replies")
     starting = waiting(f"starting an engine with {plan['model']}", quiet=as_json)
     with tempfile.TemporaryDirectory(prefix="slime-agl-check-") as scratch:
-        section = read_section(config) | {"agent": agent}
+        section = in_workers(read_section(config) | {"agent": agent}, workers)
         findings = dry_run(DryRun(section=section, **plan), record or Path(scratch), starting)
     print_findings(findings, as_json=as_json)
     sys.exit(any(finding.verdict == "fail" for finding in findings))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from slime_agl.cli.demo.example import example_directory, unwind_on_signals
 from slime_agl.cli.waiting import waiting
+from slime_agl.cli.workers import workers_option
 
 
 @click.command()
@@ -23,10 +25,11 @@ from slime_agl.cli.waiting import waiting
     "--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory, on the CPU."
 )
 @click.option("--seed", metavar="N", default=0, show_default=True, help="Seed of the engine's sampling.")
+@workers_option
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Write samples.jsonl and metrics.json here."
 )
-def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path | None) -> None:
+def demo(out: Path | None, **plan: Any) -> None:
     """Run examples/math_feedback on a real language model and check every token.
 
     Starts the CPU engine and the real sglang-router, calls slime_agl.rollout.generate as slime's manager does, and
@@ -36,9 +39,7 @@ def demo(steps: int, groups: int, samples: int, model: str, seed: int, out: Path
     # Imported late: torch and transformers take seconds, and `slime-agl --help` should not.
     with waiting("loading libraries"):
         from slime_agl.cli.demo.report import DemoReport
-        from slime_agl.cli.demo.run import run_demo
+        from slime_agl.cli.demo.run import DemoPlan, run_demo
 
     example = example_directory()
-    sys.exit(
-        run_demo(DemoReport(out), example=example, steps=steps, groups=groups, samples=samples, model=model, seed=seed)
-    )
+    sys.exit(run_demo(DemoReport(out), example, DemoPlan(**plan)))

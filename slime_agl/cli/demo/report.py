@@ -14,6 +14,7 @@ from rich.text import Text
 
 from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.cli.visible import safe_text, visible
+from slime_agl.cli.workers import told
 from slime_agl.local.train.driver import EvalResult, StepResult
 
 TEACHER_TOLERANCE = 1e-4
@@ -68,10 +69,11 @@ class DemoReport:
         self._checkpoint = ""
         self.all_held = True
 
-    def started(self, checkpoint: Path, url: str) -> None:
+    def started(self, checkpoint: Path, url: str, workers: int | None) -> None:
         self._checkpoint = str(checkpoint)
         named = Text("model ") + safe_text(checkpoint.name, "bold")
-        self.console.print(named + safe_text(f", engine on CPU behind the real sglang-router at {url}", "default"))
+        where = f", engine on CPU behind the real sglang-router at {url}{told(workers)}"
+        self.console.print(named + safe_text(where, "default"))
 
     def step(self, result: StepResult, checks: StepChecks) -> None:
         rewards = [_execution_reward(entry) for group in result.groups for entry in group]

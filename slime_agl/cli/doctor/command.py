@@ -21,6 +21,13 @@ from slime_agl.cli.waiting import waiting
 @click.option("--model", help="'smollm2' or a Hugging Face directory: check its chat template.")
 @click.option("--tool-call-parser", metavar="NAME", help="As slime's --sglang-tool-call-parser.")
 @click.option("--router", metavar="URL", help="Router or SGLang server to query.")
+@click.option(
+    "--cluster",
+    metavar="[ADDRESS]",
+    is_flag=False,
+    flag_value="auto",
+    help="Ray cluster whose nodes to query; without ADDRESS, this machine's or $RAY_ADDRESS.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 @click.argument("slime_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- SLIME'S FLAGS]")
 def doctor(
@@ -29,13 +36,15 @@ def doctor(
     model: str | None,
     tool_call_parser: str | None,
     router: str | None,
+    cluster: str | None,
     as_json: bool,
     slime_flags: tuple[str, ...],
 ) -> None:
-    """Check versions, slime, configuration, chat template and router.
+    """Check versions, slime, configuration, chat template, router and cluster.
 
-    Each line names a problem and its fix. Put the flags of a slime run after `--`. Exit status: 0 if nothing is wrong,
-    1 otherwise.
+    Each line names a problem and its fix. Put the flags of a slime run after `--`. With --cluster each node is asked
+    for its free CPUs, its clock, the tokenizer (--model or slime's --hf-checkpoint) and the way to the router. Exit
+    status: 0 if nothing is wrong, 1 otherwise.
     """
     sys.path.insert(0, str(Path.cwd()))
     if slime is not None:
@@ -45,7 +54,13 @@ def doctor(
         from slime_agl.preflight.looks import look
 
         findings = look(
-            config=config, model=model, parser=tool_call_parser, router=router, slime=slime, flags=slime_flags
+            config=config,
+            model=model,
+            parser=tool_call_parser,
+            router=router,
+            slime=slime,
+            flags=slime_flags,
+            cluster=cluster,
         )
     wrong = [finding for finding in findings if finding.verdict == "fail"]
     if as_json:

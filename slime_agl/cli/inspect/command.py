@@ -23,8 +23,9 @@ from slime_agl.errors import RecordError, closest
 def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, failed: bool) -> None:
     """View a recorded run in the terminal, or as one HTML page.
 
-    RUN is the agl.record_dir of the run, or one file in it. Prints a table of all executions by default. With
-    --execution, output tokens that train are green, others grey; prompts, results and template text are dim.
+    RUN is the agl.record_dir of the run, or one file in it; in a directory, the files that workers wrote of a step are
+    read as one. Prints a table of all executions by default. With --execution, output tokens that train are green,
+    others grey; prompts, results and template text are dim.
     """
     from slime_agl.cli.inspect.view import show_execution, show_run
     from slime_agl.record.reading import read_run

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from slime_agl.cli.demo.example import example_directory, unwind_on_signals
+from slime_agl.cli.workers import workers_option
 
 TINY = "tiny"
 
@@ -26,8 +27,11 @@ TINY = "tiny"
     "--minutes", type=click.FloatRange(0, min_open=True), help="Maximum minutes of training; none by default."
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the tiny model and of the engine's sampling.")
+@workers_option
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write metrics.jsonl and curve.png here.")
-def train_demo(model: str, steps: int | None, minutes: float | None, seed: int, out: Path | None) -> None:
+def train_demo(
+    model: str, steps: int | None, minutes: float | None, seed: int, workers: int | None, out: Path | None
+) -> None:
     """Train a small model on the CPU, through the generate that slime calls.
 
     'tiny' must call a tool before it can answer; training ends when the mean reward over five steps exceeds 0.9.
@@ -46,5 +50,7 @@ def train_demo(model: str, steps: int | None, minutes: float | None, seed: int, 
     with tempfile.TemporaryDirectory(prefix="slime_agl-train-") as work:
         with report.preparing():
             recipe = tiny(Path(work), seed) if example is None else math_feedback(model, example)
-        status = run_train_demo(report, recipe, steps=steps or recipe.steps, minutes=minutes, seed=seed)
+        status = run_train_demo(
+            report, recipe, steps=steps or recipe.steps, minutes=minutes, seed=seed, workers=workers
+        )
     sys.exit(status)

@@ -18,6 +18,7 @@ from rich.text import Text
 from slime_agl.cli.train_demo.curve import Row, draw, write_png
 from slime_agl.cli.train_demo.recipes import Recipe
 from slime_agl.cli.visible import safe_text, visible
+from slime_agl.cli.workers import told
 from slime_agl.local.train.training import TrainedStep
 
 METRICS = "metrics.jsonl"
@@ -54,14 +55,13 @@ class TrainReport:
         with self._progress.status("loading the model, starting engine and router"):
             yield
 
-    def started(self, recipe: Recipe, url: str, steps: int | None) -> None:
+    def started(self, recipe: Recipe, url: str, steps: int | None, workers: int | None) -> None:
         self._target, self._steps = recipe.target, steps
         if self._out is not None:
             self._out.mkdir(parents=True, exist_ok=True)
             (self._out / METRICS).write_bytes(b"")
-        self._console.print(
-            safe_text(f"{recipe.title}\nengine on CPU behind the real sglang-router at {url}"), soft_wrap=True
-        )
+        where = f"engine on CPU behind the real sglang-router at {url}{told(workers)}"
+        self._console.print(safe_text(f"{recipe.title}\n{where}"), soft_wrap=True)
 
     @contextmanager
     def live(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from slime_agl.cli.train_demo.recipes import Recipe
 from slime_agl.cli.train_demo.report import TrainReport
+from slime_agl.cli.workers import in_workers
 from slime_agl.errors import InvariantError
 from slime_agl.local.demo.stack import LocalStack
 from slime_agl.local.engine.model import load_model
@@ -16,7 +17,9 @@ from slime_agl.local.train.training import train
 from slime_agl.rollout import shutdown
 
 
-def run_train_demo(report: TrainReport, recipe: Recipe, *, steps: int | None, minutes: float | None, seed: int) -> int:
+def run_train_demo(
+    report: TrainReport, recipe: Recipe, *, steps: int | None, minutes: float | None, seed: int, workers: int | None
+) -> int:
     """Train and report until the target, `steps` or `minutes` is reached.
 
     Returns the exit status: 1 if an invariant is broken or the recipe's target is missed.
@@ -26,9 +29,9 @@ def run_train_demo(report: TrainReport, recipe: Recipe, *, steps: int | None, mi
         with report.preparing():
             local = stack.enter_context(LocalStack(recipe.model, max_running=running, seed=seed))
         stack.callback(shutdown)
-        driver = LocalDriver(local.args(**recipe.args))
+        driver = LocalDriver(local.args(**{**recipe.args, "agl": in_workers(recipe.args["agl"], workers)}))
         learner = Learner(load_model(local.checkpoint), recipe.learner)
-        report.started(recipe, local.url, steps)
+        report.started(recipe, local.url, steps, workers)
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
         try:
             with report.live():
