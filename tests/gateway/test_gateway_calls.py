@@ -217,7 +217,7 @@ async def test_a_failing_engine_is_tried_again_and_then_told(bench, fake_sglang)
     fake_sglang.fail_next(400, "no such parameter")
     with pytest.raises(openai.BadRequestError, match="no such parameter"):
         await say(client)
-    assert "no such parameter" in (await bench.seal()).engine_errors[0]
+    assert "no such parameter" in (await bench.seal()).engine_errors[0].message
 
 
 async def test_an_answer_to_other_tokens_is_asked_for_again(bench, fake_sglang):

@@ -129,7 +129,7 @@ class PromptMaker:
                 text = self._renderer.render(messages, request.tools, kwargs)
             else:
                 text = self._renderer.render_open(messages, request.begun, request.tools, kwargs)
-            return self._renderer.shown(text, messages)
+            return self._renderer.encode_with_images(text, messages)
 
         texts, images = _texts(messages)
         said = whole = sum(map(len, texts))
