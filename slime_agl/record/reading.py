@@ -175,7 +175,7 @@ def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecut
     entry = mapping(orjson.loads(line), "the line")
     if "tokens" in entry:
         pairs = [listed(pair, "tokens") for pair in listed(entry["tokens"], "tokens")]
-        tokens.update([(_token(i), _bytes(shown)) for i, shown in pairs])
+        tokens.update([(_token(i), _bytes(written)) for i, written in pairs])
     elif "workers" in entry:
         workers.update([_worker(number) for number in listed(entry["workers"], "workers")])
     else:
@@ -274,7 +274,7 @@ def _worker(number: object) -> int:
     return worker
 
 
-def _bytes(shown: object) -> bytes:
-    if isinstance(shown, str):
-        return shown.encode("utf-8")
-    return bytes([one_of(byte, "token text", INTEGER) for byte in listed(shown, "token text")])
+def _bytes(written: object) -> bytes:
+    if isinstance(written, str):
+        return written.encode("utf-8")
+    return bytes([one_of(byte, "token text", INTEGER) for byte in listed(written, "token text")])

@@ -61,8 +61,10 @@ class FakeReplay:
                 )
         if top_p:
             ids, offsets = sample.rollout_top_p_token_ids, sample.rollout_top_p_token_offsets
+            if ids is None or offsets is None:
+                return [*found, f"sample {sample.index} has no top-p sets"]
             start = len(sample.tokens) - sample.response_length
-            for at, trained in enumerate(sample.loss_mask):
+            for at, trained in enumerate(sample.loss_mask or ()):
                 want = self.kept(start + at, sample.tokens[start + at]) if trained else []
                 if [int(i) for i in ids[int(offsets[at]) : int(offsets[at + 1])]] != want:
                     found.append(f"top-p set of response token {at} of sample {sample.index} is not that token's")

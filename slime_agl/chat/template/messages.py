@@ -230,8 +230,8 @@ def _part(part: object, where: str) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    known = isinstance(part, Mapping) and isinstance(kind, str) and kind in TEXT_PARTS
-    text = part.get(TEXT_PARTS[kind]) if known else None
+    key = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    text = part.get(key) if key and isinstance(part, Mapping) else None
     if not isinstance(text, str):
         raise TemplateError(f"{where} has type {kind!r}; send text and images only")
     return text

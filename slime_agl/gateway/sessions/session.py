@@ -146,7 +146,7 @@ class Session:
         self.counters[name] += by
 
     def answered(self, text: str, node: Node | None) -> None:
-        """Record the latest answer. node: its place in the conversation, None for a prompt the agent rendered itself."""
+        """Record the latest answer. node: its place in the conversation, None if the agent rendered the prompt."""
         self.last, self.last_text = node, text
 
     def failed(self, error: EngineError) -> None:

@@ -42,7 +42,7 @@ class PromptMaker:
         self._long.close()
 
     async def shows_images(self, session: Session) -> bool:
-        """Whether there is an image processor; loads it on first use."""
+        """Load the image processor on first use; return False if there is none."""
         return await self._long.shows_images(session)
 
     async def make(self, session: Session, request: TurnRequest) -> Prompt:

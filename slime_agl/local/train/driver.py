@@ -34,7 +34,7 @@ class EvalResult:
     """One evaluation. data: dataset name -> {"rewards", "truncated", "samples"}."""
 
     rollout_id: int
-    data: Mapping[str, Mapping[str, list]]
+    data: dict[str, dict[str, list]]
     metrics: Mapping[str, Any]
     seconds: float
 
