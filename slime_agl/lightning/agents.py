@@ -8,7 +8,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from slime_agl.errors import ConfigError, closest
 from slime_agl.lightning._agl import AnyAgent, FunctionalLitAgent, LitAgent
@@ -154,7 +154,7 @@ def _check_parameters(obj: Callable[..., object]) -> None:
             )
 
 
-def _is_factory(obj: object) -> bool:
+def _is_factory(obj: object) -> TypeGuard[Callable[[], object]]:
     return callable(obj) and not isinstance(obj, type) and not any(map(_required, _parameters(obj).values()))
 
 

@@ -7,6 +7,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from slime_agl.lightning._agl import AnyAgent
@@ -82,14 +83,14 @@ class ThreadedAgent(AnyAgent):
 
         def body() -> None:
             try:
-                report, value = ended.set_result, work()
+                report = partial(ended.set_result, work())
             except StopIteration as error:
                 # A future refuses StopIteration; as in a generator it becomes a RuntimeError.
-                report, value = ended.set_exception, _caused(RuntimeError("agent raised StopIteration"), error)
+                report = partial(ended.set_exception, _caused(RuntimeError("agent raised StopIteration"), error))
             except BaseException as error:
                 # The edge of the thread: whatever ended the agent, SystemExit included, goes to the waiter.
-                report, value = ended.set_exception, error
-            _call_in(loop, lambda: None if ended.cancelled() else report(value))
+                report = partial(ended.set_exception, error)
+            _call_in(loop, lambda: None if ended.cancelled() else report())
 
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(body,), name="slime-agl-agent", daemon=True).start()
