@@ -19,14 +19,11 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from slime_agl.lightning.failures import agent_stack
 from slime_agl.lightning.owner import Name, Owner, current
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -93,15 +90,15 @@ class _WatchedSocket(socket.socket):
 
     __slots__ = ()
 
-    def send(self, data: ReadableBuffer, *flags: int) -> int:
+    def send(self, data: Any, *flags: int) -> int:
         _check(data)
         return super().send(data, *flags)
 
-    def sendall(self, data: ReadableBuffer, *flags: int) -> None:
+    def sendall(self, data: Any, *flags: int) -> None:
         _check(data)
         return super().sendall(data, *flags)
 
-    def sendmsg(self, buffers: Iterable[ReadableBuffer], *more: Any) -> int:
+    def sendmsg(self, buffers: Iterable, *more: Any) -> int:
         buffers = list(buffers)
         if buffers:
             _check(buffers[0])

@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
     def encode(self, text: str, /, *, add_special_tokens: bool) -> list[int]: ...
 
     def decode(
-        self, ids: list[int], /, *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False
+        self, ids: Sequence[int], /, *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False
     ) -> str: ...
 
     def apply_chat_template(
