@@ -14,7 +14,7 @@ from slime_agl.gateway.bodies import Place, check_kind, json_bytes, read_body
 from slime_agl.gateway.door import Door, presented_key
 from slime_agl.gateway.http.connections import Connection, answered
 from slime_agl.gateway.http.models import Models
-from slime_agl.gateway.http.routes import ATTEMPT, Handler, Routes, Target
+from slime_agl.gateway.http.routes import ATTEMPT, Handler, Routes, Target, expected
 from slime_agl.gateway.protocols.anthropic.dialect import AnthropicMessages
 from slime_agl.gateway.protocols.chat import ChatCompletions
 from slime_agl.gateway.protocols.completions import Completions
