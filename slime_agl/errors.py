@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import NamedTuple
 
 
 class SlimeAglError(Exception):
@@ -57,6 +58,13 @@ class EngineRejected(EngineError):
     def __init__(self, message: str, *, status: int | None = None, overflow: bool = False) -> None:
         super().__init__(message, status=status)
         self.overflow = overflow
+
+
+class EngineFailure(NamedTuple):
+    """An engine error as a value, for records. rejected: it was an EngineRejected."""
+
+    message: str
+    rejected: bool = False
 
 
 class AgentError(SlimeAglError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from slime_agl.credit.emitted import Emitted, Reward
+from slime_agl.errors import EngineFailure
 from slime_agl.gateway.sessions.session import SealedSession
 from slime_agl.lightning.outcome import Lane, RolloutOutcome
 from slime_agl.record.run import Try
@@ -60,7 +61,7 @@ class Execution:
     the refused model call that it came of, such as `context_length_exceeded`, '' for other errors.
     failure: the boundary that broke, or ''. segments: the token sequences that may train.
     seconds: wall time; engine_seconds: time spent waiting for the engine, parked turns included, summed over turns.
-    engine_errors: messages of the engine failures reported to the agent. earlier: previous attempts.
+    engine_errors: engine failures reported to the agent, in order. earlier: previous attempts.
     """
 
     rollout_id: str
@@ -80,7 +81,7 @@ class Execution:
     seconds: float
     superseded: Counter[str] = field(default_factory=Counter)
     emitted: tuple[Emitted, ...] = ()
-    engine_errors: tuple[str, ...] = ()
+    engine_errors: tuple[EngineFailure, ...] = ()
     earlier: tuple[Try, ...] = ()
 
     @property
@@ -111,7 +112,7 @@ def finish(job: Job, outcome: RolloutOutcome) -> Execution:
         messages=last.messages,
         spans=final.spans,
         failure=failure_of(final.status, bool(parts), last.engine_errors),
-        error=final.error or "\n".join(last.engine_errors),
+        error=final.error or "\n".join(one.message for one in last.engine_errors),
         error_code=final.error_code,
         ledger=last.ledger,
         segments=parts,
@@ -161,7 +162,7 @@ def refuse_broken(sealed: Sequence[SealedSession]) -> None:
             raise session.broken
 
 
-def failure_of(status: str, has_tokens: bool, engine_errors: tuple[str, ...]) -> Failure:
+def failure_of(status: str, has_tokens: bool, engine_errors: tuple[EngineFailure, ...]) -> Failure:
     """Name the boundary that broke. status: of the attempt. has_tokens: some of its tokens may train."""
     if status == "timeout":
         return "deadline"

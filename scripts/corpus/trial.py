@@ -62,11 +62,11 @@ def attempt(renderer: Renderer, *, thorough: bool = True) -> Outcome:
     rendering._glue = _NoGlue()
     for kind in KINDS:
         one = plan.find(kind)
-        if one.mode == "fork":
+        if one.method == "fork":
             outcome.verdicts[kind] = REFUSED if one.reason == "template_refused" else FORKS
             outcome.reasons[kind] = one.reason
             continue
-        outcome.verdicts[kind] = EXTENDED if one.mode == "short" else LOOKS_BACK
+        outcome.verdicts[kind] = EXTENDED if one.method == "short" else LOOKS_BACK
         if one.rewrites(reasoning=False):
             outcome.rewrites.add(kind)
         for number, c in enumerate(continuations(kind, thorough=thorough)):

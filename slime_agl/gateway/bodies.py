@@ -68,8 +68,8 @@ class Bounds:
         if len(turns) * first.n > MOST_TURNS:
             raise Refusal(
                 400,
-                f"{len(turns)} prompts with n {first.n} ask for {len(turns) * first.n} answers, one request may ask for "
-                f"{MOST_TURNS}",
+                f"{len(turns)} prompts with n {first.n} ask for {len(turns) * first.n} answers, one request may ask "
+                f"for {MOST_TURNS}",
                 param="n",
             )
 
@@ -115,8 +115,8 @@ class Served:
         if len(self._waiting) >= MOST_WAITING:
             raise Refusal(
                 429,
-                f"{self._count} requests of this attempt are served and {len(self._waiting)} wait, at most {MOST_SERVED} "
-                f"and {MOST_WAITING} can; make fewer at a time",
+                f"{self._count} requests of this attempt are served and {len(self._waiting)} wait, at most "
+                f"{MOST_SERVED} and {MOST_WAITING} can; make fewer at a time",
                 type="rate_limit_error",
                 code="too_many_requests",
                 retry=True,

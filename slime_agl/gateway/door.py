@@ -58,7 +58,7 @@ class Door:
             self._known.add(host)
 
     def _is_own_address(self, name: str) -> bool:
-        """Whether the host is a literal address, which unlike a name nobody can repoint."""
+        """Check that the host is a literal address, which unlike a name nobody can repoint."""
         try:
             address = ipaddress.ip_address(name)
         except ValueError:
@@ -95,7 +95,7 @@ def presented_key(headers: Mapping[str, str]) -> str:
 
 
 def may_enter(presented: str, own: str, *, required: bool) -> bool:
-    """Whether a presented key opens an attempt whose key is `own`. Compares in constant time.
+    """Check that a presented key opens an attempt whose key is `own`. Compares in constant time.
 
     Unless keys are required, a placeholder such as `api_key="dummy"` passes, but the key of another attempt does not.
     """

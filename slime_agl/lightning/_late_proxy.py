@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
 
 NAME = "agentlightning.llm_proxy"
 
@@ -24,14 +23,14 @@ def register() -> None:
 class _LateClass(type):
     """Metaclass of a class that forwards to the one in the real module."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> object:
         return cls._real(*args, **kwargs)
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         # Until the real module is loaded, nothing can be an instance of its class.
         return not isinstance(sys.modules.get(NAME), _LateModule) and isinstance(instance, cls._real)
 
-    def __getattr__(cls, name: str) -> Any:
+    def __getattr__(cls, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(_real_module().LLMProxy, name)
@@ -54,7 +53,7 @@ class _LateModule(ModuleType):
         self.__all__ = ["LLMProxy"]
         self.LLMProxy = LLMProxy
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(_real_module(), name)

@@ -8,7 +8,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from slime_agl.errors import ConfigError, closest
 from slime_agl.lightning._agl import AnyAgent, FunctionalLitAgent, LitAgent
@@ -69,7 +69,7 @@ def load_agent(obj: object) -> AnyAgent:
     return load_agents(obj).first
 
 
-def _made_by(factory: Any) -> AnyAgent:
+def _made_by(factory: Callable[[], object]) -> AnyAgent:
     made = factory()
     agent = _agent_of(made)
     if agent is None:
@@ -145,7 +145,7 @@ def _instance(cls: type[AnyAgent]) -> AnyAgent:
     return cls()
 
 
-def _check_parameters(obj: Callable[..., Any]) -> None:
+def _check_parameters(obj: Callable[..., object]) -> None:
     for parameter in _parameters(obj).values():
         if _required(parameter) and parameter.name not in _FILLED:
             raise ConfigError(
@@ -154,11 +154,11 @@ def _check_parameters(obj: Callable[..., Any]) -> None:
             )
 
 
-def _is_factory(obj: object) -> bool:
+def _is_factory(obj: object) -> TypeGuard[Callable[[], object]]:
     return callable(obj) and not isinstance(obj, type) and not any(map(_required, _parameters(obj).values()))
 
 
-def _parameters(obj: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _parameters(obj: Callable[..., object]) -> dict[str, inspect.Parameter]:
     try:
         return dict(inspect.signature(obj).parameters)
     except (TypeError, ValueError):

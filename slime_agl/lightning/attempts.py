@@ -95,7 +95,7 @@ class RunningAttempt:
         self._stop = stop
         self._owner = owner
         self._processes, self._ends_tasks = processes, end_tasks
-        self._sealed: Any = None
+        self._sealed = None
         self.left_behind: asyncio.Task[Ended] | None = None
         self.leaked_tasks = 0
 

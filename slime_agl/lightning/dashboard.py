@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 HEALTH = "/v1/agl/health"
 
 Scope = dict[str, Any]
-Channel = Callable[..., Awaitable[Any]]
+Channel = Callable[..., Awaitable]
 App = Callable[[Scope, Channel, Channel], Awaitable[None]]
 
 logger = logging.getLogger(__name__)

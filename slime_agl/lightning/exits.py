@@ -6,13 +6,16 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Coroutine, Generator
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from slime_agl.lightning.failures import agent_traceback
 from slime_agl.lightning.owner import Owner, current
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _RUN = asyncio.Handle._run.__code__
 
@@ -20,8 +23,8 @@ _RUN = asyncio.Handle._run.__code__
 class SharedLoop(asyncio.SelectorEventLoop):
     """The loop of all agents, which none of them can stop.
 
-    Here `asyncio.all_tasks` lists the tasks that agents started, but not those that run the agents: an agent that cancels
-    all tasks cancels no step.
+    Here `asyncio.all_tasks` lists the tasks that agents started, but not those that run the agents: an agent that
+    cancels all tasks cancels no step.
     """
 
     def __init__(self) -> None:
@@ -35,7 +38,9 @@ class SharedLoop(asyncio.SelectorEventLoop):
         super().stop()
 
 
-def _task_of_owner(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+def _task_of_owner(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
+) -> asyncio.Task[T]:
     task = asyncio.Task(coroutine, loop=loop, **options)
     context = options.get("context")
     owner = current.get() if context is None else context.get(current)
@@ -98,6 +103,5 @@ def _owner_of(frame: FrameType) -> Owner | None:
     if frame.f_code is not _RUN:
         return None
     # From outside, a callback's context can only be read from its handle.
-    handle: Any = frame.f_locals.get("self")
-    context = getattr(handle, "_context", None)
+    context = getattr(frame.f_locals.get("self"), "_context", None)
     return None if context is None else context.get(current)

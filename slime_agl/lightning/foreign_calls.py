@@ -1,13 +1,13 @@
 """Detect model calls from one attempt to another attempt's address.
 
-They show that executions share a client or an endpoint, so their turns would train in the wrong execution. Such a call is
-refused before any byte is sent, and the attempt that made it fails.
+They show that executions share a client or an endpoint, so their turns would train in the wrong execution. Such a call
+is refused before any byte is sent, and the attempt that made it fails.
 
-A socket that connects to the gateway gets a class that reads each request line and compares the attempt in its path with
-the sender's context variable. This works for any client library, connection pool, task or thread. Ignored: code without
-an attempt's context (a pool thread without one) and code of an attempt that ended normally (a helper task that the first
-execution started for all). Not detected: TLS, uvloop in an agent's own thread, other processes, and mixed histories sent
-to the right address.
+A socket that connects to the gateway gets a class that reads each request line and compares the attempt in its path
+with the sender's context variable. This works for any client library, connection pool, task or thread. Ignored: code
+without an attempt's context (a pool thread without one) and code of an attempt that ended normally (a helper task that
+the first execution started for all). Not detected: TLS, uvloop in an agent's own thread, other processes, and mixed
+histories sent to the right address.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,7 +60,7 @@ class ForeignCalls:
         at = urlsplit(endpoint)
         self._ports.add(at.port or {"https": 443}.get(at.scheme, 80))
 
-    def watches(self, address: Any) -> bool:
+    def watches(self, address: object) -> bool:
         return isinstance(address, tuple) and len(address) > 1 and address[1] in self._ports
 
     def check(self, owner: Owner, named: Name) -> None:
@@ -98,7 +98,7 @@ class _WatchedSocket(socket.socket):
         _check(data)
         return super().sendall(data, *flags)
 
-    def sendmsg(self, buffers: Any, *more: Any) -> int:
+    def sendmsg(self, buffers: Iterable, *more: Any) -> int:
         buffers = list(buffers)
         if buffers:
             _check(buffers[0])

@@ -21,11 +21,11 @@ LINK = LightningSpanAttributes.LINK.value + "."
 
 
 def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
-    """All rewards in the spans, in order, with the number of turns before each and the turns it is linked to.
+    """Return all rewards in the spans, in order, with the number of turns before each and the turns it is linked to.
 
     A reward in the one-number form of older Agent Lightning releases has the dimension 'primary'. Links select turns
-    by Agent Lightning's rule: all links of a reward must match a turn's span, by `span_id`, `trace_id` or the text of an
-    attribute such as `gen_ai.response.id`.
+    by Agent Lightning's rule: all links of a reward must match a turn's span, by `span_id`, `trace_id` or the text of
+    an attribute such as `gen_ai.response.id`.
 
     Raises:
         ValueError: a reward is NaN or infinite, or a hand-made span has malformed reward or link attributes.

@@ -155,8 +155,8 @@ class RunnerPool:
             raise SlimeAglError("the runner pool is closed; start it before running rollouts")
         if self._holder is not None and self._holder is not self._lanes[lane] and self._holder.clock.paused:
             raise ConfigError(
-                "an execution that was parked with the end of its step holds the only agent, since it cannot be "
-                "copied; name the agent's class as agl.agent, or a factory without parameters, or leave --partial-rollout out"
+                "an execution that was parked at the end of its step holds the only agent, which cannot be copied; "
+                "name the agent's class as agl.agent, or a factory without parameters, or leave --partial-rollout out"
             )
         tries = min(self._max_attempts, max_attempts or self._max_attempts)
         config = RolloutConfig(max_attempts=tries, retry_condition=[FAILED, TIMEOUT])
@@ -173,7 +173,7 @@ class RunnerPool:
             self._ended.append(rollout.rollout_id)
 
     def take_ended(self) -> list[str]:
-        """Rollouts that have ended since the last call, including cancelled ones; the store keeps them until release."""
+        """Return the rollouts that ended since the last call, cancelled ones included; the store still has them."""
         ended, self._ended = self._ended, []
         return ended
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning._agl import LLM, PromptTemplate, ProxyLLM
@@ -53,13 +54,14 @@ class Lightning:
         if MAIN_LLM in (frozen or ()):
             raise ConfigError(f"a frozen model is named {MAIN_LLM}, which is the model being trained; rename it")
         self._agents = load_agents(agent)
-        self._limits: dict[str, Any] = {
-            "mode": mode,
-            "max_concurrency": max_concurrency,
-            "timeout_seconds": timeout_seconds,
-            "max_attempts": max_attempts,
-            "end_leftovers": end_leftovers,
-        }
+        self._make_pool = partial(
+            RunnerPool,
+            mode=mode,
+            max_concurrency=max_concurrency,
+            timeout_seconds=timeout_seconds,
+            max_attempts=max_attempts,
+            end_leftovers=end_leftovers,
+        )
         self._templates = {
             name: PromptTemplate(template=text, engine="f-string") for name, text in (templates or {}).items()
         }
@@ -86,7 +88,7 @@ class Lightning:
             ConfigError: see RunnerPool; or the dashboard's port is taken.
         """
         store = ReleasingStore()
-        pool = RunnerPool(self._agents, store, self._tracer, hopeless=hopeless, **self._limits)
+        pool = self._make_pool(self._agents, store, self._tracer, hopeless=hopeless)
         await pool.start()
         self.store, self._pool = store, pool
         if self._dashboard_port is not None:

@@ -35,9 +35,9 @@ class ReleasingStore(InMemoryLightningStore):
         Raises:
             SlimeAglError: a rollout has not finished.
         """
-        async with self.collections.atomic(mode="rw", labels=_ALL) as held:
+        async with self.collections.atomic(mode="rw", labels=_ALL) as tables:
             for rollout_id in rollout_ids:
-                rollout = await held.rollouts.get({"rollout_id": {"exact": rollout_id}})
+                rollout = await tables.rollouts.get({"rollout_id": {"exact": rollout_id}})
                 if rollout is None:
                     continue
                 if rollout.status not in _FINISHED:
@@ -45,10 +45,10 @@ class ReleasingStore(InMemoryLightningStore):
                         f"rollout {rollout_id} is {rollout.status} and cannot be forgotten; "
                         "wait for it or cancel it first"
                     )
-                await held.rollouts.delete([rollout])
-                _drop(held.attempts, rollout_id, depth=1)
-                _drop(held.spans, rollout_id, depth=2)
-                await held.span_sequence_ids.pop(rollout_id)
+                await tables.rollouts.delete([rollout])
+                _drop(tables.attempts, rollout_id, depth=1)
+                _drop(tables.spans, rollout_id, depth=2)
+                await tables.span_sequence_ids.pop(rollout_id)
                 self._forget_accounts(rollout_id)
 
     def _forget_accounts(self, rollout_id: str) -> None:
@@ -60,17 +60,17 @@ class ReleasingStore(InMemoryLightningStore):
 
     async def forget_resources(self, resources_id: str) -> None:
         """Remove a snapshot of resources. An unknown id is ignored."""
-        async with self.collections.atomic(mode="rw", labels=_ALL) as held:
-            snapshot = await held.resources.get({"resources_id": {"exact": resources_id}})
+        async with self.collections.atomic(mode="rw", labels=_ALL) as tables:
+            snapshot = await tables.resources.get({"resources_id": {"exact": resources_id}})
             if snapshot is not None:
-                await held.resources.delete([snapshot])
+                await tables.resources.delete([snapshot])
             if self._latest_resources_id == resources_id:
                 self._latest_resources_id = None
 
     async def dequeue(self, rollout_id: str, worker_id: str) -> AttemptedRollout | None:
         """Take a rollout from anywhere in the queue; None if it is not queued."""
-        async with self.collections.atomic(mode="rw", labels=_ALL) as held:
-            queue = held.rollout_queue._items
+        async with self.collections.atomic(mode="rw", labels=_ALL) as tables:
+            queue = tables.rollout_queue._items
             if rollout_id not in queue:
                 return None
             queue.remove(rollout_id)
@@ -79,8 +79,8 @@ class ReleasingStore(InMemoryLightningStore):
 
     async def withdraw(self, rollout_id: str) -> None:
         """Cancel a queued rollout; no runner will get it."""
-        async with self.collections.atomic(mode="rw", labels=_ALL) as held:
-            held.rollout_queue._items.remove(rollout_id)
+        async with self.collections.atomic(mode="rw", labels=_ALL) as tables:
+            tables.rollout_queue._items.remove(rollout_id)
         await self.update_rollout(rollout_id, status="cancelled")
 
     async def forbid_retry(self, rollout_id: str) -> None:

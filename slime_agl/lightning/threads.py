@@ -6,12 +6,15 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from slime_agl.lightning._agl import AnyAgent
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class ThreadedAgent(AnyAgent):
@@ -27,7 +30,7 @@ class ThreadedAgent(AnyAgent):
     def __init__(self, agent: AnyAgent) -> None:
         super().__init__()
         self.agent = agent
-        self._left: asyncio.Future[Any] | None = None
+        self._left: asyncio.Future | None = None
 
     @property
     def left_behind(self) -> bool:
@@ -46,21 +49,21 @@ class ThreadedAgent(AnyAgent):
         super().set_runner(runner)
         self.agent.set_runner(runner)
 
-    async def training_rollout_async(self, task: Any, resources: Any, rollout: Any) -> Any:
+    async def training_rollout_async(self, task: object, resources: Any, rollout: Any) -> Any:
         if self.agent.is_async():
             return await self._in_loop(self.agent.training_rollout_async, task, resources, rollout)
         return await self._in_thread(lambda: self.agent.training_rollout(task, resources, rollout))
 
-    async def validation_rollout_async(self, task: Any, resources: Any, rollout: Any) -> Any:
+    async def validation_rollout_async(self, task: object, resources: Any, rollout: Any) -> Any:
         if self.agent.is_async():
             return await self._in_loop(self.agent.validation_rollout_async, task, resources, rollout)
         return await self._in_thread(lambda: self.agent.validation_rollout(task, resources, rollout))
 
-    async def _in_loop(self, method: Callable[..., Any], *args: Any) -> Any:
+    async def _in_loop(self, method: Callable[..., Awaitable[T]], *args: object) -> T:
         running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[object]]] = []
         cancelled = threading.Event()
 
-        async def main() -> Any:
+        async def main() -> T:
             running.append((asyncio.get_running_loop(), asyncio.current_task()))  # type: ignore[arg-type]
             if cancelled.is_set():
                 raise asyncio.CancelledError
@@ -74,20 +77,20 @@ class ThreadedAgent(AnyAgent):
                 _call_in(loop, task.cancel)
             raise
 
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
-        ended: asyncio.Future[Any] = loop.create_future()
+        ended: asyncio.Future[T] = loop.create_future()
 
         def body() -> None:
             try:
-                report, value = ended.set_result, work()
+                report = partial(ended.set_result, work())
             except StopIteration as error:
                 # A future refuses StopIteration; as in a generator it becomes a RuntimeError.
-                report, value = ended.set_exception, _caused(RuntimeError("agent raised StopIteration"), error)
+                report = partial(ended.set_exception, _caused(RuntimeError("agent raised StopIteration"), error))
             except BaseException as error:
                 # The edge of the thread: whatever ended the agent, SystemExit included, goes to the waiter.
-                report, value = ended.set_exception, error
-            _call_in(loop, lambda: None if ended.cancelled() else report(value))
+                report = partial(ended.set_exception, error)
+            _call_in(loop, lambda: None if ended.cancelled() else report())
 
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(body,), name="slime-agl-agent", daemon=True).start()

@@ -38,13 +38,13 @@ class StoreView(LightningStore):
         self._attempted = attempted
         self._api_key = api_key
 
-    async def start_rollout(self, input: Any, *args: Any, **kwargs: Any) -> AttemptedRollout:
+    async def start_rollout(self, input: object, *args: object, **kwargs: object) -> AttemptedRollout:
         return self._attempted
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         return self._attempted
 
-    async def update_attempt(self, rollout_id: str, attempt_id: str, *args: Any, **kwargs: Any) -> Attempt:
+    async def update_attempt(self, rollout_id: str, attempt_id: str, *args: object, **kwargs: object) -> Attempt:
         return self._attempted.attempt
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:

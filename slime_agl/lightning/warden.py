@@ -1,8 +1,8 @@
 """End the processes of a driver's attempts if the driver dies. A program of its own: `warden.py PID BEGAN MARK`.
 
 PID, BEGAN: the driver, as in `birth`. MARK: prefix of the environment entry of such a process. Stdin lists processes
-without the entry, one line each as in `birth_line`, and `quit` when the driver no longer needs this program. Imports only
-the standard library.
+without the entry, one line each as in `birth_line`, and `quit` when the driver no longer needs this program. Imports
+only the standard library.
 """
 
 from __future__ import annotations

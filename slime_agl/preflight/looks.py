@@ -160,7 +160,7 @@ def _model(model: str, parser: str | None) -> Iterator[Finding]:
 
 def _template(renderer: Renderer) -> Iterator[Finding]:
     report = audit(renderer).report
-    forks = [f"{kind} ({found.reason})" for kind, found in report.kinds.items() if found.mode == "fork"]
+    forks = [f"{kind} ({found.reason})" for kind, found in report.kinds.items() if found.method == "fork"]
     keeps = dict(report.history_kwargs)
     kwargs = f"; {keeps} as --apply-chat-template-kwargs keeps reasoning" if keeps else ""
     if forks:

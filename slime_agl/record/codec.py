@@ -6,7 +6,7 @@ import base64
 import sys
 from array import array
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 from slime_agl.record.wire import (
     FLAT,
@@ -104,6 +104,13 @@ def _encode_turn(turn: Turn) -> dict[str, object]:
     return data
 
 
+class Replay(TypedDict, total=False):
+    """Replay data of `Sampled`."""
+
+    experts: Experts
+    top_p: TopP
+
+
 def _decode_turn(data: Mapping[str, object]) -> Turn:
     parts = tuple(
         Sampled(
@@ -124,7 +131,7 @@ def _decode_turn(data: Mapping[str, object]) -> Turn:
 
 
 def _encode_replay(part: Sampled) -> dict[str, object]:
-    data: dict[str, Any] = {}
+    data: dict[str, object] = {}
     if (experts := part.experts) is not None:
         data["experts"] = [experts.start, experts.width, experts.ids.typecode, encode_array(experts.ids)]
     if part.top_p is not None:
@@ -132,8 +139,8 @@ def _encode_replay(part: Sampled) -> dict[str, object]:
     return data
 
 
-def _decode_replay(part: Mapping[str, object]) -> dict[str, Any]:
-    data: dict[str, Any] = {}
+def _decode_replay(part: Mapping[str, object]) -> Replay:
+    data: Replay = {}
     if "experts" in part:
         start, width, code, packed = listed(part["experts"], "experts")
         kind = text(code, "experts")

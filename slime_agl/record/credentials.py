@@ -40,7 +40,8 @@ _KEY_BLOCK = re.compile(
 )
 # An authorization header, as in requests and tracebacks. Its value must contain a digit, which placeholders lack.
 _HEADER = re.compile(
-    rb"""(?i)authorization["']{0,2}\s{0,4}[:=,]\s{0,4}["']?(?:bearer|basic|token)\s{1,4}(?=[^\s"']{0,400}[0-9])([A-Za-z0-9._~+/=-]{16,4096})"""
+    rb"""(?i)authorization["']{0,2}\s{0,4}[:=,]\s{0,4}["']?(?:bearer|basic|token)\s{1,4}"""
+    rb"""(?=[^\s"']{0,400}[0-9])([A-Za-z0-9._~+/=-]{16,4096})"""
 )
 # Substrings, one of which every shape contains. Searching for these first is about forty times as fast.
 _SIGNS = (
@@ -74,12 +75,12 @@ def spans(text: bytes) -> Iterator[tuple[int, int]]:
 
 
 def is_named(name: str) -> bool:
-    """Whether a field of this name holds a credential: `api_key`, `OPENAI_API_KEY`, `x-api-key`, `Authorization`."""
+    """Check for a field name of credentials: `api_key`, `OPENAI_API_KEY`, `x-api-key`, `Authorization`."""
     plain = re.sub(r"[^a-z0-9]", "", name.rpartition(".")[2].lower())
     return plain.endswith("apikey") or plain in _NAMES
 
 
 def is_value(value: str) -> bool:
-    """Whether a value of such a field can be a credential, rather than a placeholder or a variable reference."""
+    """Check that a value of such a field can be a credential, not a placeholder or a variable reference."""
     bare = _SCHEME.sub("", value, count=1).strip()
     return len(bare) >= _SHORTEST and " " not in bare and not bare.startswith(("$", "<", "{", "%", "***"))

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import orjson
 
-from slime_agl.errors import InvariantError, RecordError
+from slime_agl.errors import EngineFailure, InvariantError, RecordError
 from slime_agl.record.blot import BLOTTED_ID
 from slime_agl.record.codec import decode_ledger
 from slime_agl.record.run import FORMAT, READS, SUFFIX, Record, RecordedExecution, RecordedSample, Try, worker_of
@@ -29,7 +29,6 @@ from slime_agl.record.wire import (
     one_of,
     shallow,
     text,
-    texts,
 )
 from slime_agl.trace.ledger import Ledger
 
@@ -176,7 +175,7 @@ def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecut
     entry = mapping(orjson.loads(line), "the line")
     if "tokens" in entry:
         pairs = [listed(pair, "tokens") for pair in listed(entry["tokens"], "tokens")]
-        tokens.update([(_token(i), _bytes(shown)) for i, shown in pairs])
+        tokens.update([(_token(i), _bytes(written)) for i, written in pairs])
     elif "workers" in entry:
         workers.update([_worker(number) for number in listed(entry["workers"], "workers")])
     else:
@@ -205,7 +204,7 @@ def _execution(data: Mapping[str, object]) -> RecordedExecution:
         ),
         spans=tuple(_span(span) for span in listed(data["spans"], "spans")),
         counters=_counts(data["counters"], "counters"),
-        engine_errors=texts(data.get("engine_errors", []), "engine_errors"),
+        engine_errors=_failures(data.get("engine_errors", [])),
         earlier=tuple(_try(one) for one in listed(data.get("earlier", []), "earlier")),
         row=None if row is None else mapping(shallow(row, "row"), "row"),
         samples=tuple(_sample(sample, ledger, longest) for sample in listed(data["samples"], "samples")),
@@ -219,8 +218,19 @@ def _try(data: object) -> Try:
     return Try(
         decode_ledger(mapping(one["ledger"], "ledger")),
         text(one["error"], "error"),
-        texts(one["engine_errors"], "engine_errors"),
+        _failures(one["engine_errors"]),
     )
+
+
+def _failures(data: object) -> tuple[EngineFailure, ...]:
+    return tuple(map(_failure, listed(data, "engine_errors")))
+
+
+def _failure(data: object) -> EngineFailure:
+    if isinstance(data, str):  # older records have the message only
+        return EngineFailure(data)
+    one = mapping(data, "engine_errors")
+    return EngineFailure(text(one["message"], "message"), one_of(one["rejected"], "rejected", (bool,)))
 
 
 def _span(data: object) -> dict[str, object]:
@@ -264,7 +274,7 @@ def _worker(number: object) -> int:
     return worker
 
 
-def _bytes(shown: object) -> bytes:
-    if isinstance(shown, str):
-        return shown.encode("utf-8")
-    return bytes([one_of(byte, "token text", INTEGER) for byte in listed(shown, "token text")])
+def _bytes(written: object) -> bytes:
+    if isinstance(written, str):
+        return written.encode("utf-8")
+    return bytes([one_of(byte, "token text", INTEGER) for byte in listed(written, "token text")])

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from slime_agl.errors import ConfigError
+from slime_agl.errors import ConfigError, EngineFailure
 from slime_agl.record.blot import BLOTTED_ID, MARK, blot, blot_ledger, blot_text
 from slime_agl.record.codec import encode_ledger
 from slime_agl.trace.ledger import Ledger
@@ -78,12 +78,12 @@ class RecordedSample:
 class Try:
     """A failed attempt of an execution that was followed by another.
 
-    error: its traceback. engine_errors: messages of engine failures that its agent received, in order.
+    error: its traceback. engine_errors: engine failures reported to its agent, in order.
     """
 
     ledger: Ledger
     error: str = ""
-    engine_errors: tuple[str, ...] = ()
+    engine_errors: tuple[EngineFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class RecordedExecution:
     rewards: tuple[tuple[int, Mapping[str, float | None]], ...] = ()
     spans: tuple[dict[str, Any], ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
-    engine_errors: tuple[str, ...] = ()
+    engine_errors: tuple[EngineFailure, ...] = ()
     earlier: tuple[Try, ...] = ()
     row: Mapping[str, Any] | None = None
     blotted: Mapping[str, int] = field(default_factory=dict)
@@ -190,7 +190,7 @@ def _blotted(execution: RecordedExecution, bytes_of: Callable[[int], bytes]) -> 
         Try(
             blot_ledger(one.ledger, bytes_of, account, place=f"attempt {at}, "),
             blot_text(one.error, "error", account),
-            tuple(blot_text(error, "engine_errors", account) for error in one.engine_errors),
+            _blotted_failures(one.engine_errors, account),
         )
         for at, one in enumerate(execution.earlier)
     )
@@ -202,13 +202,17 @@ def _blotted(execution: RecordedExecution, bytes_of: Callable[[int], bytes]) -> 
         earlier=earlier,
         samples=samples,
         error=blot_text(execution.error, "error", account),
-        engine_errors=tuple(blot_text(error, "engine_errors", account) for error in execution.engine_errors),
+        engine_errors=_blotted_failures(execution.engine_errors, account),
         rewards=tuple((after, blot(dimensions, "rewards", account)) for after, dimensions in execution.rewards),
         spans=tuple(blot(span, "spans", account) for span in execution.spans),
         counters=blot(execution.counters, "counters", account),
         **plain,
         blotted=dict(account),
     )
+
+
+def _blotted_failures(failures: tuple[EngineFailure, ...], account: Counter[str]) -> tuple[EngineFailure, ...]:
+    return tuple(one._replace(message=blot_text(one.message, "engine_errors", account)) for one in failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,9 +272,13 @@ def _encode(execution: RecordedExecution) -> dict[str, object]:
         "rewards": execution.rewards,
         "spans": execution.spans,
         "counters": dict(execution.counters),
-        "engine_errors": execution.engine_errors,
+        "engine_errors": [one._asdict() for one in execution.engine_errors],
         "earlier": [
-            {"ledger": encode_ledger(one.ledger), "error": one.error, "engine_errors": one.engine_errors}
+            {
+                "ledger": encode_ledger(one.ledger),
+                "error": one.error,
+                "engine_errors": [failure._asdict() for failure in one.engine_errors],
+            }
             for one in execution.earlier
         ],
         "row": execution.row,

@@ -93,7 +93,8 @@ def _require_one_run(parts: Sequence[Record]) -> None:
             if mine != theirs:
                 raise RecordError(
                     f"{first.path} and {other.path} are not of the same step of one run: {name} is {_short(mine)} in "
-                    f"the first and {_short(theirs)} in the second; move the one that another run left out of {first.path.parent}"
+                    f"the first and {_short(theirs)} in the second; move the one that another run left out of "
+                    f"{first.path.parent}"
                 )
 
 
@@ -141,7 +142,8 @@ def _each_once(parts: Sequence[Record]) -> tuple[list[RecordedExecution], list[s
             delivered[number] = late
             del kept[id(early.execution)]
             left_out.append(
-                f"{early.name} of {early.file} is left out: it ran again as {late.name} of {late.file}, which was delivered"
+                f"{early.name} of {early.file} is left out: it ran again as {late.name} of {late.file}, which was "
+                "delivered"
             )
     return list(kept.values()), left_out
 

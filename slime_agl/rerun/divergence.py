@@ -1,4 +1,4 @@
-"""Where a rerun agent left the way that was recorded, as something to read."""
+"""Describe where a rerun departs from its record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -26,12 +26,11 @@ Kind = Literal["changed", "more", "again", "images", "early"]
 class Divergence:
     """The first difference.
 
-    kind: 'changed' the prompt is another than that of the nearest recorded turn; 'more' it goes on where the record
-    ends; 'again' a recorded prompt is asked more often; 'images' it shows other images; 'early' the agent ended before
-    recorded turns.
-    attempt, turn: of the record; turn is None where the record has none. token: place in the prompt of the first token
-    that differs. recorded, asked: what stands there (None beyond an end). words: all that in a sentence.
-    diff: a unified diff of the prompts, as lines; it leaves out what both share with an earlier turn.
+    kind: 'changed' the prompt differs from the nearest recorded turn's; 'more' it continues after the record's end;
+    'again' a recorded prompt is sent more often; 'images' its images differ; 'early' the agent ended before the record.
+    attempt, turn: of the record; turn is None if there is none. token: position in the prompt of the first different
+    token. recorded, asked: texts of that token (None past an end). words: the difference in one sentence.
+    diff: a unified diff of the prompts, as lines, without the part that both share with an earlier turn.
     """
 
     kind: Kind
@@ -43,14 +42,14 @@ class Divergence:
     asked: str | None = None
     diff: tuple[str, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
 def unrecorded(ledger: Ledger, prompt: Unrecorded, texts: Texts) -> Divergence:
-    """What is different about a prompt that the record does not answer.
+    """Describe how an unrecorded prompt differs from the record.
 
-    ledger: of the attempt in which it was asked. texts: the text of each of some ids.
+    ledger: of the attempt that sent it. texts: returns the text of each id.
     """
     asked, attempt, given = prompt.ids, prompt.attempt, prompt.given
     for turn in ledger.turns:
@@ -61,14 +60,14 @@ def unrecorded(ledger: Ledger, prompt: Unrecorded, texts: Texts) -> Divergence:
     children = [ledger.turns[index] for index in ledger.children(parent)]
     if not children:
         return _more(ledger, parent, base, asked, texts, attempt)
-    # Of equally near ones the one that is still to come was meant.
+    # Among equally near turns, prefer one that was not requested yet.
     nearest = max(children, key=lambda turn: (_common(ledger.prompt_ids(turn.index), asked), turn.index not in given))
     there_ids = ledger.prompt_ids(nearest.index)
     token = _common(there_ids, asked)
     there, here = _at(there_ids, token, texts), _at(asked, token, texts)
     words = (
-        f"turn {nearest.index}: token {token} of the prompt is {_quoted(there)} in the record, {_quoted(here)} was asked "
-        f"({len(there_ids)} tokens recorded, {len(asked)} asked)"
+        f"turn {nearest.index}: token {token} of the prompt is {_quoted(there)} in the record, {_quoted(here)} in the "
+        f"rerun ({len(there_ids)} tokens recorded, {len(asked)} sent)"
     )
     diff = _diff(_lines(texts(nearest.new_ids)), _lines(texts(asked[len(base) :])), _lines(texts(base[-200:])))
     return Divergence(
@@ -84,10 +83,10 @@ def unrecorded(ledger: Ledger, prompt: Unrecorded, texts: Texts) -> Divergence:
 
 
 def ended_early(ledger: Ledger, missing: Sequence[Turn], texts: Texts, *, attempt: int) -> Divergence:
-    """The agent ended before it asked for `missing`."""
+    """Describe an agent that ended before it requested the turns in `missing`."""
     first = missing[0]
     words = (
-        f"the agent ended early: {len(missing)} of {len(ledger.turns)} recorded turns were not asked for, "
+        f"the agent ended early: {len(missing)} of {len(ledger.turns)} recorded turns were not requested, "
         f"the first is turn {first.index}"
     )
     diff = _diff(_lines(texts(first.new_ids)), [], [])
@@ -95,20 +94,18 @@ def ended_early(ledger: Ledger, missing: Sequence[Turn], texts: Texts, *, attemp
 
 
 def _asked_again(ledger: Ledger, turn: Turn, prompt: Unrecorded) -> Divergence:
-    """A prompt with the very ids of a recorded one."""
+    """Describe a prompt with the same ids as a recorded one."""
     if prompt.images != ledger.images(turn.index):
-        words = f"turn {turn.index}: the prompt has the recorded tokens, but shows other images"
+        words = f"turn {turn.index}: the prompt has the recorded tokens, but other images"
         return Divergence(kind="images", attempt=prompt.attempt, turn=turn.index, words=words)
-    words = f"the prompt of turn {turn.index} was asked once more than when it was recorded"
+    words = f"the prompt of turn {turn.index} was sent once more than in the recorded run"
     return Divergence(kind="again", attempt=prompt.attempt, turn=turn.index, words=words)
 
 
-def _more(
-    ledger: Ledger, parent: int | None, base: array, asked: array, texts: Texts, attempt: int
-) -> Divergence:  # fmt: skip
+def _more(ledger: Ledger, parent: int | None, base: array, asked: array, texts: Texts, attempt: int) -> Divergence:
     diff = _diff([], _lines(texts(asked[len(base) :])), _lines(texts(base[-200:])))
-    after = f"after turn {parent}, where the record ends" if parent is not None else "and the record has no turn"
-    words = f"the agent asked for more: it went on {after} ({len(ledger.turns)} turns recorded)"
+    after = f"after turn {parent}, where the record ends" if parent is not None else "though the record has no turn"
+    words = f"the agent sent another request {after} ({len(ledger.turns)} turns recorded)"
     return Divergence(
         kind="more",
         attempt=attempt,
@@ -122,16 +119,16 @@ def _more(
 
 
 def _parent(ledger: Ledger, asked: array) -> int | None:
-    """The longest recorded sequence that the prompt goes on from."""
-    held = [(ledger.length(turn.index), turn.index) for turn in ledger.turns]
-    for length, index in sorted(held, reverse=True):
+    """Return the turn with the longest recorded sequence that the prompt extends."""
+    lengths = [(ledger.length(turn.index), turn.index) for turn in ledger.turns]
+    for length, index in sorted(lengths, reverse=True):
         if length < len(asked) and ledger.ids(index) == asked[:length]:
             return index
     return None
 
 
 def _common(one: array, other: array) -> int:
-    """Length of the common beginning."""
+    """Return the length of the common prefix."""
     length = min(len(one), len(other))
     different = np.frombuffer(one, np.int32, length) != np.frombuffer(other, np.int32, length)
     return int(different.argmax()) if different.any() else length
@@ -150,19 +147,19 @@ def _lines(pieces: list[str]) -> list[str]:
 
 
 def _diff(recorded: list[str], asked: list[str], before: list[str]) -> tuple[str, ...]:
-    """A unified diff, below the last lines of what both begin with."""
+    """Return a unified diff, below the last lines of the shared context `before`."""
     before, shared = before[-CONTEXT_LINES - 1 : -1], before[-1] if before else ""
     one, other = (
         [*before, shared + lines[0], *lines[1:]] if lines else [*before, *([shared] if shared else [])]
         for lines in (recorded, asked)
     )
     found = difflib.unified_diff(one, other, "recorded", "asked", n=CONTEXT_LINES, lineterm="")
-    # Line numbers would be those of an excerpt.
+    # Line numbers would be meaningless: the texts are excerpts.
     lines = ["@@" if line.startswith("@@ ") else _cut(line) for line in found]
     if len(lines) > LONGEST_DIFF:
         lines = [*lines[:LONGEST_DIFF], f"… {len(lines) - LONGEST_DIFF} more lines"]
     if not lines and recorded and asked:
-        lines = ["  the texts are the same, their tokens are not"]
+        lines = ["  the texts are equal, the tokens differ"]
     return tuple(lines)
 
 

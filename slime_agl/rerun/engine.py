@@ -1,4 +1,4 @@
-"""An engine that samples nothing: it answers with what a record holds."""
+"""An engine that samples nothing: it answers from a record."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from dataclasses import dataclass
 
 from slime_agl.engine.base import EngineInfo, EngineRequest
 from slime_agl.engine.generate import nothing_sampled
-from slime_agl.errors import EngineRejected, EngineUnavailable
+from slime_agl.errors import EngineFailure, EngineRejected, EngineUnavailable
 from slime_agl.rerun.script import Piece, Script
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import Sampled
 
 PATIENCE_SECONDS = 5.0
-# Passes of the event loop in which a turn is committed once its answer is there.
+# Passes of the event loop that the gateway needs to commit a turn after its answer.
 COMMIT_PASSES = 8
+NO_MESSAGE = EngineFailure("the engine failed when this was recorded")
 
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """A prompt that the record does not answer. attempt: its number, from 0. given: the attempt's turns asked before."""
+    """A prompt without a recorded answer. attempt: its number, from 0. given: turns requested before, by index."""
 
     attempt: int
     ids: array
@@ -32,10 +33,9 @@ class Unrecorded:
 class RecordedEngine:
     """`slime_agl.engine.base.Engine` over the record of one execution at a time.
 
-    `load` it with an execution and call `next_attempt` before each of its recorded attempts. Answers leave in the order of the
-    record, as far as the agent asks for them, so that turns are numbered as they were. A prompt that is not recorded is
-    refused for good, and stands in `unrecorded`. patience: seconds that an answer waits for earlier ones while nothing
-    moves, before the order is given up.
+    Call `load` with an execution, then `next_attempt` before each attempt. Answers are released in recorded order, as
+    far as the agent requests them, so that turns get the same numbers. An unrecorded prompt is rejected and added to
+    `unrecorded`. patience: seconds without progress that an answer waits for earlier ones; then the order is abandoned.
     """
 
     def __init__(self, info: EngineInfo, *, patience: float = PATIENCE_SECONDS) -> None:
@@ -43,8 +43,8 @@ class RecordedEngine:
         self._aborts: dict[str, asyncio.Event] = {}
         self.load([])
 
-    def load(self, attempts: Sequence[tuple[Ledger, Sequence[str]]]) -> None:
-        """Answer from these attempts, in turn: their turns, and what they were told where the engine failed."""
+    def load(self, attempts: Sequence[tuple[Ledger, Sequence[EngineFailure]]]) -> None:
+        """Answer from these attempts, in order: their turns, and their engine failures."""
         self.scripts = [Script(ledger, errors) for ledger, errors in attempts]
         self.unrecorded: list[Unrecorded] = []
         self.attempts = 0
@@ -52,13 +52,13 @@ class RecordedEngine:
         self._moved = asyncio.Event()
 
     def next_attempt(self) -> None:
-        """The agent begins anew."""
+        """Start the next attempt."""
         self.attempts += 1
         self._in_order = True
 
     @property
     def given(self) -> int:
-        """Turns that were asked for so far."""
+        """Number of turns requested so far."""
         return sum(len(script.given) for script in self.scripts)
 
     async def start(self) -> None:
@@ -68,19 +68,19 @@ class RecordedEngine:
         return self._info
 
     async def generate(self, request: EngineRequest) -> Sampled:
-        """The recorded answer to this very prompt.
+        """Return the recorded answer to exactly this prompt.
 
         Raises:
-            EngineRejected: there is none; or the engine refused the request when it was recorded.
-            EngineUnavailable: the engine failed when it was recorded.
+            EngineRejected: there is none, or the engine rejected the request during the recorded run.
+            EngineUnavailable: the engine failed during the recorded run.
         """
         aborted = self._aborts[request.rid] = asyncio.Event()
         try:
             script = self.scripts[self.attempts - 1]
             piece = self._piece(script, request)
-            if piece.unshown:
+            if piece.unsent:
                 await aborted.wait()
-            elif piece.last and not await self._turn_has_come(script, piece, aborted):
+            elif piece.last and not await self._in_turn(script, piece, aborted):
                 return nothing_sampled(request)
             if piece.failed:
                 raise _failure(script)
@@ -97,7 +97,7 @@ class RecordedEngine:
         """Nobody else has requests here."""
 
     async def quiet(self) -> None:
-        """Nothing runs by itself here."""
+        """Nothing to wait for."""
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -115,18 +115,18 @@ class RecordedEngine:
         self._in_order = False
         self._move()
         raise EngineRejected(
-            f"this rerun has no answer to a prompt of {len(ids)} tokens: the agent did not ask it when the run was "
-            "recorded"
+            f"the record has no answer to this prompt of {len(ids)} tokens: the agent did not send it during the "
+            "recorded run"
         )
 
-    async def _turn_has_come(self, script: Script, piece: Piece, aborted: asyncio.Event) -> bool:
-        """Wait until what was answered before has been answered. False when the request was aborted first."""
+    async def _in_turn(self, script: Script, piece: Piece, aborted: asyncio.Event) -> bool:
+        """Wait until all turns answered before this one are answered. Return False if the request is aborted first."""
         while self._in_order and script.ahead(piece.turn.index) and not aborted.is_set():
             try:
                 async with asyncio.timeout(self._patience):
                     await self._moved.wait()
             except TimeoutError:
-                # An earlier turn is not asked for, or only after long work: the order is given up.
+                # An earlier turn is not requested, or only after long work: abandon the order.
                 self._in_order = False
                 self._move()
         if aborted.is_set():
@@ -138,11 +138,11 @@ class RecordedEngine:
         return True
 
     def _move(self) -> None:
-        """Let those who wait look again."""
+        """Wake all waiters."""
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
 
 def _failure(script: Script) -> EngineRejected | EngineUnavailable:
-    message = script.engine_errors.popleft() if script.engine_errors else "the engine failed when this was recorded"
-    return (EngineRejected if "refused request" in message else EngineUnavailable)(message)
+    failure = script.engine_errors.popleft() if script.engine_errors else NO_MESSAGE
+    return (EngineRejected if failure.rejected else EngineUnavailable)(failure.message)

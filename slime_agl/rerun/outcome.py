@@ -1,10 +1,10 @@
-"""What came of rerunning one execution, held against its record."""
+"""The outcome of rerunning one execution, compared with its record."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from slime_agl.report.summary import number
 from slime_agl.rerun.divergence import Divergence
@@ -15,14 +15,14 @@ REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One execution, rerun.
+    """One rerun execution.
 
-    step, name: of the record. turns: recorded ones, of all attempts; matched: those that the agent asked for again.
-    attempts: (recorded, rerun). failure, recorded_failure: '' or the boundary that broke; REFUSED when the agent gave
-    up because a prompt is not recorded. error: the agent's or the reward function's traceback, '' when neither failed.
-    rewards, recorded_rewards: one a Sample; None where they are not known or cannot be rerun.
-    divergence: the first one, None when the agent did as recorded.
-    blotted: credentials that the record lost, by places that a rerun needs: then it cannot come out as recorded.
+    step, name: of the record. turns: number of recorded turns, in all attempts. matched: those requested again.
+    attempts: (recorded, rerun). failure, recorded_failure: '' or the boundary that broke; REFUSED if the agent gave up
+    on an unrecorded prompt. error: traceback of the agent or the reward function, '' if neither failed.
+    rewards, recorded_rewards: one per Sample; None if unknown or impossible to rerun.
+    divergence: the first one; None if the agent behaved as recorded.
+    blotted: number of credentials removed from the record, by place, where a rerun needs them: it cannot be exact then.
     """
 
     step: str
@@ -33,15 +33,15 @@ class Outcome:
     failure: str
     recorded_failure: str
     error: str
-    rewards: tuple[Any, ...] | None
-    recorded_rewards: tuple[Any, ...] | None
+    rewards: tuple[object, ...] | None
+    recorded_rewards: tuple[object, ...] | None
     divergence: Divergence | None
     seconds: float
     blotted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Verdict:
-        """'diverged': other prompts than recorded, or another end; 'failed': the same prompts, and a failure."""
+        """'diverged': the prompts or the end differ from the record; 'failed': the same prompts, then a new failure."""
         if self.divergence is None and self.failure not in ("", self.recorded_failure):
             return "failed"
         differs = self.failure != self.recorded_failure or self.attempts[0] != self.attempts[1]
@@ -65,7 +65,7 @@ class Outcome:
     def recorded_reward(self) -> float | None:
         return number(self.recorded_rewards[0]) if self.recorded_rewards else None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {
             "step": self.step,
             "name": self.name,

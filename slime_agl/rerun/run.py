@@ -1,4 +1,4 @@
-"""Recorded executions, run again on the answers that the engine gave then."""
+"""Rerun recorded executions on the engine's recorded answers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from slime_agl.rerun.engine import RecordedEngine
 from slime_agl.rerun.outcome import REFUSED, Outcome
 from slime_agl.rollout.recorder import ARGUMENTS
 
-# The record says how long each answer was; no other limit of a turn counts.
+# Recorded answers set the length of each turn, so no other limit applies.
 LONGEST_TURN = 1 << 24
-# What of the agl: section has no meaning here, or would overwrite the record.
+# Keys of the agl: section that have no meaning here, or would overwrite the record.
 LEFT_OUT = ("record_dir", "dashboard_port", "gateway", "async", "generate_returns")
 
 Pair = tuple[Record, RecordedExecution]
@@ -39,11 +39,11 @@ Pair = tuple[Record, RecordedExecution]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """What replaces what the record says; None and empty keep it.
+    """Replacements for settings of the record; None or empty keeps the recorded one.
 
-    agent, reward: import paths. model: a directory with the tokenizer. timeout: seconds an attempt may take.
+    agent, reward: import paths. model: a directory with the tokenizer. timeout: in seconds, per attempt.
     arguments: of slime, and the agl: section, as in a file for --custom-config-path.
-    trust: whether the checkpoint that the record names may bring code of its own.
+    trust: allow code in the checkpoint that the record names.
     """
 
     agent: str | None = None
@@ -55,7 +55,7 @@ class Instead:
 
 
 class _Attempts:
-    """Tells the engine of each attempt, before its agent runs."""
+    """Starts each attempt at the engine before its agent runs."""
 
     def __init__(self, engine: RecordedEngine) -> None:
         self._engine = engine
@@ -65,11 +65,11 @@ class _Attempts:
 
 
 def rerun(pairs: Sequence[Pair], instead: Instead, tell: Callable[[str], None]) -> Iterator[Outcome]:
-    """Rerun executions one after the other. `tell` gets a sentence for each thing that is not rerun.
+    """Rerun executions in order. tell: receives one sentence per aspect that is not rerun.
 
     Raises:
-        ConfigError, TemplateError: the agent, the tokenizer or a setting has to be given or changed.
-        InvariantError: the record does not hold what the gateway makes of it.
+        ConfigError, TemplateError: the agent, the tokenizer or a setting is missing or has to change.
+        InvariantError: the gateway's tokens break an invariant with this record.
     """
     rerunner: Rerunner | None = None
     try:
@@ -85,10 +85,10 @@ def rerun(pairs: Sequence[Pair], instead: Instead, tell: Callable[[str], None]) 
 
 
 class Rerunner:
-    """A runtime for records that were made with the same settings."""
+    """A runtime for records with the same settings."""
 
     def __init__(self, record: Record, instead: Instead, tell: Callable[[str], None]) -> None:
-        self._made_of = _settings(record)
+        self._settings = _settings(record)
         self._args = _arguments(record, instead)
         self._config = Config.read(self._args.agl)
         self._workshop, self._register = Workshop(self._config, self._args), Register()
@@ -106,16 +106,16 @@ class Rerunner:
         except BaseException:
             self.stop()
             raise
-        self._say_what_is_not_rerun(tell)
+        self._tell_limits(tell)
 
     def stop(self) -> None:
         self._runtime.stop()
 
     def serves(self, record: Record) -> bool:
-        return _settings(record) == self._made_of
+        return _settings(record) == self._settings
 
     def rerun(self, record: Record, recorded: RecordedExecution) -> Outcome:
-        """Run the agent on the task of an execution, and hold what it does against the record."""
+        """Run the agent on an execution's task and compare its behaviour with the record."""
         attempts = [(one.ledger, one.engine_errors) for one in recorded.earlier]
         self._engine.load([*attempts, (recorded.ledger, recorded.engine_errors)])
         began = time.perf_counter()
@@ -141,15 +141,23 @@ class Rerunner:
             blotted=needed_by_a_rerun(recorded.blotted),
         )
 
-    async def _run(self, record: Record, recorded: RecordedExecution) -> tuple[Execution, tuple[Any, ...] | None, str]:
-        """The execution, the rewards of its Samples if they are known, and the reward function's traceback if it broke."""
+    async def _run(
+        self, record: Record, recorded: RecordedExecution
+    ) -> tuple[Execution, tuple[object, ...] | None, str]:
+        """Return the execution, the rewards of its Samples if known, and the reward function's traceback or ''."""
         args, evaluation = self._args, record.header.get("name") == "eval"
         step = record.header["step"]
         await self._runtime.begin_step(step, args.rollout_temperature, args.rollout_top_p)
         executor = self._workshop.executor(
-            self._runtime, self._register, step, evaluation=evaluation, bare=True, tasks=self._tasks(recorded),
-            max_attempts=len(self._engine.scripts), watcher=_Attempts(self._engine),
-        )  # fmt: skip
+            self._runtime,
+            self._register,
+            step,
+            evaluation=evaluation,
+            bare=True,
+            tasks=self._tasks(recorded),
+            max_attempts=len(self._engine.scripts),
+            watcher=_Attempts(self._engine),
+        )
         limits = Limits(LONGEST_TURN, args.eval_max_context_len if evaluation else args.rollout_max_context_len)
         source = _source(recorded)
         execution = await executor.execute(source, self._sampling(recorded), limits, session_key="rerun")
@@ -163,23 +171,23 @@ class Rerunner:
         try:
             await self._workshop.rewarder.score(entry.samples, evaluation=evaluation)
         except Exception as error:
-            # slime's reward options are the user's code: what it raises is what came of the rerun.
+            # slime's reward options are the user's code: its error is part of the outcome.
             return execution, None, _told(error)
         return execution, tuple(sample.reward for sample in entry.samples), ""
 
     def _slimes_loop_pays(self, recorded: RecordedExecution, sample: Sample) -> bool:
-        """Whether the reward came after the record, from slime's own loop, and is not to be had here."""
+        """Check that slime's own loop sets the reward after the record is written, so it is unknown here."""
         unknown = sample.reward is None and all(one.reward is None for one in recorded.samples)
         return unknown and not has_reward_option(self._args.raw, sample)
 
     def _tasks(self, recorded: RecordedExecution) -> TaskBuilder | None:
-        """The recorded task; made anew by the user's own function, whose tasks need not be plain data."""
+        """Return a builder of the recorded task; None to use the user's own function, whose tasks may be any object."""
         if isinstance(self._config.task, str) and recorded.row is not None:
             return None
         return lambda _: recorded.task
 
-    def _sampling(self, recorded: RecordedExecution) -> dict[str, Any]:
-        """The trainer's parameters, with every string that ended a recorded turn among its stops."""
+    def _sampling(self, recorded: RecordedExecution) -> dict[str, object]:
+        """Return the trainer's parameters, with every string that ended a recorded turn among the stops."""
         params = self._args.sampling_params()
         own = params["stop"] or []
         ends = {turn.matched for turn in recorded.ledger.turns if isinstance(turn.matched, str)}
@@ -202,26 +210,26 @@ class Rerunner:
         texts = self._runtime.renderer.token_bytes(told)
         return texts_of(MARK.encode() if i == BLOTTED_ID else text for i, text in zip(ids, texts, strict=True))
 
-    def _say_what_is_not_rerun(self, tell: Callable[[str], None]) -> None:
+    def _tell_limits(self, tell: Callable[[str], None]) -> None:
         args, notes = self._args, []
         if args.group_rm:
-            notes.append("rewards of --group-rm are not rerun: it scores whole groups")
+            notes.append("rewards of --group-rm are not rerun, because it scores whole groups")
         if args.rollout_sample_hook_path:
             hooks = ", ".join(args.rollout_sample_hook_path)
-            notes.append(f"sample hooks are not rerun ({hooks}); a reward that one set will seem to have changed")
+            notes.append(f"sample hooks are not rerun ({hooks}); rewards that they set will appear changed")
         for name, url in args.frozen_models.items():
-            notes.append(f"answers of the frozen model {name} at {url} are not recorded: the agent asks it now")
+            notes.append(f"answers of the frozen model {name} at {url} are not recorded; the agent calls it again")
         for note in notes:
             tell(note)
 
     def _check_tokenizer(self, record: Record) -> None:
-        """Raises ConfigError when the tokenizer is not the one that the run had."""
+        """Raise ConfigError if the tokenizer is not the run's."""
         ids = sorted(record.tokens.keys() - {BLOTTED_ID})
         for i, text in zip(ids, self._runtime.renderer.token_bytes(ids), strict=True):
             if text != record.tokens[i]:
                 raise ConfigError(
                     f"the tokenizer in {self._args.hf_checkpoint} is not that of {record.path}: token {i} is {text!r} "
-                    f"there and {record.tokens[i]!r} in the record; name the run's own one with --model DIR"
+                    f"there and {record.tokens[i]!r} in the record; name the run's own tokenizer with --model DIR"
                 )
 
 
@@ -231,7 +239,7 @@ def _settings(record: Record) -> bytes:
 
 
 def _arguments(record: Record, instead: Instead) -> RolloutArgs:
-    """slime's arguments as they were, as far as the record tells, with the user's in their place."""
+    """Return slime's arguments as recorded, with the user's replacements."""
     header = record.header
     section = dict(header.get("agl") or {"agent": header["agent"], "model": header["model"]})
     given = dict(instead.arguments)
@@ -253,14 +261,14 @@ def _checkpoint(record: Record, model: str | None) -> str:
     recorded = record.header["checkpoint"]
     if Path(recorded).is_absolute() and not Path(recorded).exists():
         raise ConfigError(
-            f"{recorded}, whose tokenizer made {record.path}, is not on this machine; "
-            "name a directory that has that tokenizer with --model DIR"
+            f"{recorded}, whose tokenizer was used for {record.path}, is not on this machine; "
+            "name a directory with that tokenizer by --model DIR"
         )
     return recorded
 
 
 def _source(recorded: RecordedExecution) -> Sample:
-    """The Sample that the execution was made of, as far as rewards and tasks may look at it."""
+    """Return the Sample that the execution was made from, with the fields that rewards and tasks may read."""
     row, first = recorded.row, recorded.samples[0] if recorded.samples else None
     if row is None:
         told = dict(recorded.task) if isinstance(recorded.task, dict) else {"prompt": recorded.task}

@@ -1,4 +1,4 @@
-"""The recorded answers of one attempt, handed out again by the exact prompt that each of them answered."""
+"""The recorded answers of one attempt, found by their exact prompts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slime_agl.errors import EngineFailure
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import ABORT, Sampled, Turn
 
-# Nobody was there any more to be shown what these turns sampled.
-UNSHOWN = frozenset({"abandoned", "sealed"})
+# Reasons of turns whose answers reached no client.
+UNSENT = frozenset({"abandoned", "sealed"})
 FAILED = "engine_error"
 
 _Key = tuple[bytes, tuple[str, ...]]
@@ -19,42 +20,42 @@ _Key = tuple[bytes, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One engine answer of a turn; a turn that an abort had cut has several. last: nothing is sampled after it."""
+    """One engine answer of a turn; a turn interrupted by aborts has several. last: nothing is sampled after it."""
 
     turn: Turn
     part: Sampled
     last: bool
 
     @property
-    def unshown(self) -> bool:
-        """Whether the agent had gone when the answer came."""
-        return self.last and self.turn.untrained in UNSHOWN
+    def unsent(self) -> bool:
+        """True if the agent was gone when the answer came."""
+        return self.last and self.turn.untrained in UNSENT
 
     @property
     def failed(self) -> bool:
-        """Whether the engine failed after this."""
+        """True if the engine failed after this answer."""
         return self.last and self.turn.untrained == FAILED
 
 
 class Script:
-    """What one attempt asked and was answered.
+    """The prompts and answers of one attempt.
 
-    ledger: its turns. engine_errors: what it was told where the engine failed, in order; prompts of which nothing was
-    sampled are not in the ledger.
+    ledger: its turns. engine_errors: engine failures reported to its agent, in order; failed prompts without a sampled
+    token are not in the ledger.
     """
 
-    def __init__(self, ledger: Ledger, engine_errors: Sequence[str] = ()) -> None:
+    def __init__(self, ledger: Ledger, engine_errors: Sequence[EngineFailure] = ()) -> None:
         self.ledger = ledger
         self.engine_errors = deque(engine_errors)
         self.given: set[int] = set()
         self.released: set[int] = set()
         self._pieces: dict[_Key, list[Piece]] = {}
-        # Turns stand in the order in which they ended; equal prompts were asked in the order in which they began.
+        # The ledger orders turns by their end; equal prompts are answered in the order of their start.
         for turn in sorted(ledger.turns, key=lambda turn: (turn.started, turn.index)):
             self._add(turn)
 
     def take(self, ids: array, images: Sequence[str], model: str) -> Piece | None:
-        """The next answer to a prompt, of those to this `model` if there is one; None when no answer is left."""
+        """Return the next answer to a prompt, preferring those by `model`; None if no answer is left."""
         waiting = self._pieces.get((ids.tobytes(), tuple(images)))
         if not waiting:
             return None
@@ -64,11 +65,11 @@ class Script:
         return piece
 
     def missing(self) -> list[Turn]:
-        """Turns that an agent which does the same would have asked for by its end, and that were not given."""
+        """Return the turns that were not requested, though an agent that behaves as recorded would request them."""
         return [turn for turn in self.ledger.turns if turn.index not in self.given and _needed(turn)]
 
     def ahead(self, index: int) -> bool:
-        """Whether a turn that was answered before turn `index` has not been answered yet."""
+        """Return True while a turn that was recorded before turn `index` is not answered yet."""
         return any(turn.index not in self.released and _needed(turn) for turn in self.ledger.turns[:index])
 
     def _add(self, turn: Turn) -> None:
@@ -81,9 +82,9 @@ class Script:
 
 
 def _needed(turn: Turn) -> bool:
-    return turn.output_length > 0 and turn.untrained not in UNSHOWN
+    return turn.output_length > 0 and turn.untrained not in UNSENT
 
 
 def _empty(part: Sampled) -> bool:
-    """Whether an abort came before anything was sampled: the same prompt was then asked again."""
+    """Check for an abort before the first sampled token: the same prompt was then sent again."""
     return part.finish == ABORT and not len(part.ids) and part.experts is None

@@ -1,4 +1,4 @@
-"""Code and files that a record names: listed before anything is run or loaded, and used only if the user allows it."""
+"""List the code and files that a record names before any is run or loaded; use them only if the user allows it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slime_agl.errors import RecordError
 
@@ -20,7 +20,7 @@ SMALL_FILE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class NamedByRecord:
-    """what: its part in a rerun. name: as recorded. found: the file, or what would happen. advice: the alternative."""
+    """what: its role in a rerun. name: as recorded. found: the file, or the consequence. advice: the alternative."""
 
     what: str
     name: str
@@ -32,11 +32,11 @@ class NamedByRecord:
 
 
 def named_by_records(
-    pairs: Sequence[Pair], *, given: Mapping[str, Any], options: Mapping[str, Any]
+    pairs: Sequence[Pair], *, given: Mapping[str, object], options: Mapping[str, object]
 ) -> list[NamedByRecord]:
-    """List what the records name and the user has not replaced, each once.
+    """List the names in the records that the user has not replaced, each once.
 
-    given: settings of the user's own file. options: `agent`, `reward`, `model` of the command line, None if absent.
+    given: settings from the user's own file. options: `agent`, `reward`, `model` of the command line, None if absent.
     """
     found = [one for record, execution in pairs for one in _named(record, execution, given, options)]
     return list(dict.fromkeys(found))
@@ -80,7 +80,7 @@ def file_of(path: str) -> str:
 
 
 def own_code(checkpoint: str) -> str:
-    """Say what loading a checkpoint would run or fetch; '' for a local one without code of its own."""
+    """Describe what loading a checkpoint would run or download; '' for a local one without its own code."""
     place = Path(checkpoint)
     if not place.exists():
         return "not a local directory: it would be downloaded, and its code run"
@@ -93,9 +93,10 @@ def own_code(checkpoint: str) -> str:
 
 
 def _named(
-    record: Record, execution: RecordedExecution, given: Mapping[str, Any], options: Mapping[str, Any]
+    record: Record, execution: RecordedExecution, given: Mapping[str, object], options: Mapping[str, object]
 ) -> Iterator[NamedByRecord]:
-    header, own = record.header, given.get("agl") or {}
+    header, own = record.header, given.get("agl")
+    own = own if isinstance(own, Mapping) else {}
     section = header.get("agl") or {"agent": header.get("agent")}
     arguments = {name: value for name, value in (header.get("arguments") or {}).items() if name not in given}
     for name, advice in (("agent", "--agent"), ("reward", "--reward"), ("task", "agl.task in --config")):

@@ -3,26 +3,26 @@
 Fixtures of the pytest plugin (`pytest --fixtures` tells more):
 
     fake_sglang      a FakeSGLang that is started, and stopped after the test
-    run_rollout      run_rollout(agent, rows, n_samples=1, evaluation=False, agl={...}, **slimes_arguments) runs an agent,
-                     or its import path, as slime would, and returns the output with `samples` or `data`, and `metrics`
+    run_rollout      run_rollout(agent, rows, n_samples=1, evaluation=False, agl={...}, **slimes_arguments) runs an
+                     agent, or its import path, as slime would, and returns the output: `samples` or `data`, `metrics`
     rollout_args     rollout_args(**overrides): slime's arguments for rollouts on fake_sglang
-    tiny_checkpoint  a directory for --hf-checkpoint with the tokenizer that fake_sglang speaks
+    tiny_checkpoint  a directory for --hf-checkpoint with the tokenizer of fake_sglang
 
-What they are made of, for other test frameworks, from `slime_agl.testing` (`help` tells more of each):
+Their parts, for other test frameworks, from `slime_agl.testing` (see `help` of each):
 
-    FakeSGLang       the server: say, call_tool, call_tools and answer_with script it; fail_next, hold, release and
-                     abort_partial break it; requests, answers, unanswered and control are what it was sent
-    Answer           one scripted answer, when text is not enough: its own ids, finish reason, meta_info
-    FakeReplay       lets FakeSGLang give routed experts and top-p sets
+    FakeSGLang       the server: script it with say, call_tool, call_tools and answer_with; break it with fail_next,
+                     hold, release and abort_partial; read requests, answers, unanswered and control
+    Answer           a scripted answer with its own ids, finish reason or meta_info
+    FakeReplay       lets FakeSGLang return routed experts and top-p sets
     chat_agent, sync_agent, tool_agent, failing_agent
-                     agents that talk, block, call tools, raise
+                     agents that chat, block, call tools, raise
     ListDataSource   slime's data source over a list
     make_args        slime's arguments for one engine
-    importable       gives an object an import path for a while
+    importable       gives an object a temporary import path
     tiny_tokenizer, save_tiny_checkpoint, tool_call_text, pseudo_logprob
-                     the language of FakeSGLang
+                     tokenizer, checkpoint, call syntax and logprobs of FakeSGLang
 
-Names resolve when first used, so that pytest can load the plugin in every run at no cost.
+Names resolve on first use, so that pytest can load the plugin in every run at no cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Agents that do as they are told: what to hand to a rollout when the agent is not what is tested.
+"""Scripted agents, for tests of everything but the agent.
 
-Each function here makes an ordinary `@agl.rollout` agent that talks to `llm.endpoint` with the OpenAI client. None of
-them needs an argument, so their import paths can stand in `agl.agent` as they are.
+Each function makes an ordinary `@agl.rollout` agent that calls `llm.endpoint` with the OpenAI client. No argument is
+required, so their import paths can be used in `agl.agent`.
 
     >>> fake.say("one").say("two")
     >>> output = run_rollout(chat_agent(turns=2), ["count to two"])
@@ -17,18 +17,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import openai
+from openai.types.chat import ChatCompletion, ChatCompletionMessageToolCallUnion, ChatCompletionToolParam
 
-from slime_agl.lightning import _agl  # isort: skip  # ahead of agentlightning, which it keeps off the network
+from slime_agl.lightning import _agl  # isort: skip  # before agentlightning, to keep its import off the network
 from agentlightning.litagent import rollout
+from agentlightning.types import LLM
 
-Agent = _agl.LitAgent[Any]
+Agent = _agl.AnyAgent
+Task = str | list | Mapping[str, Any]
+"""A prompt, messages, or a mapping with `prompt`."""
 
 
 def chat_agent(turns: int = 1, reward: float | None = 1.0) -> Agent:
-    """An async agent that asks the task's prompt, then says "Go on." until it has `turns` answers."""
+    """Return an async agent that sends the task's prompt, then "Go on." until it has `turns` answers."""
 
     @rollout
-    async def chat(task: Any, llm: Any) -> float | None:
+    async def chat(task: Task, llm: LLM) -> float | None:
         messages = _messages(task)
         async with openai.AsyncOpenAI(**_access(llm)) as client:
             for _ in range(turns):
@@ -40,10 +44,10 @@ def chat_agent(turns: int = 1, reward: float | None = 1.0) -> Agent:
 
 
 def sync_agent(turns: int = 1, reward: float | None = 1.0) -> Agent:
-    """`chat_agent` as a blocking function."""
+    """Return `chat_agent` as a blocking function."""
 
     @rollout
-    def chat(task: Any, llm: Any) -> float | None:
+    def chat(task: Task, llm: LLM) -> float | None:
         messages = _messages(task)
         with openai.OpenAI(**_access(llm)) as client:
             for _ in range(turns):
@@ -60,17 +64,17 @@ def add(a: int, b: int) -> int:
 
 
 def tool_agent(
-    functions: Mapping[str, Callable[..., Any]] | None = None, *, max_turns: int = 8, reward: float | None = 1.0
+    functions: Mapping[str, Callable[..., object]] | None = None, *, max_turns: int = 8, reward: float | None = 1.0
 ) -> Agent:
-    """An async agent that runs the calls it is answered with until an answer has none.
+    """Return an async agent that runs the model's calls until an answer has none.
 
-    functions: what can be called, by name; `add(a, b)` when not given. What a call raises is its result.
+    functions: the tools by name; `add(a, b)` by default. An exception becomes the call's result.
     """
     known = {"add": add} if functions is None else dict(functions)
     tools = [_tool(name, function) for name, function in known.items()]
 
     @rollout
-    async def use_tools(task: Any, llm: Any) -> float | None:
+    async def use_tools(task: Task, llm: LLM) -> float | None:
         messages = _messages(task)
         async with openai.AsyncOpenAI(**_access(llm)) as client:
             for _ in range(max_turns):
@@ -86,10 +90,10 @@ def tool_agent(
 
 
 def failing_agent(message: str = "the agent failed on purpose", *, after_turns: int = 0) -> Agent:
-    """An async agent that raises RuntimeError(message) after `after_turns` answers."""
+    """Return an async agent that raises RuntimeError(message) after `after_turns` answers."""
 
     @rollout
-    async def fail(task: Any, llm: Any) -> None:
+    async def fail(task: Task, llm: LLM) -> None:
         messages = _messages(task)
         async with openai.AsyncOpenAI(**_access(llm)) as client:
             for _ in range(after_turns):
@@ -100,28 +104,30 @@ def failing_agent(message: str = "the agent failed on purpose", *, after_turns: 
     return fail
 
 
-def _access(llm: Any) -> dict[str, Any]:
+def _access(llm: LLM) -> dict[str, Any]:
     return {"base_url": llm.endpoint, "api_key": llm.api_key or "none", "max_retries": 0}
 
 
-def _messages(task: Any) -> list[Any]:
+def _messages(task: Task) -> list:
     prompt = task if isinstance(task, (str, list)) else task["prompt"]
     return list(prompt) if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
 
 
-def _echo(answer: Any) -> dict[str, Any]:
+def _echo(answer: ChatCompletion) -> dict:
     return answer.choices[0].message.model_dump(exclude_none=True)
 
 
-def _tool(name: str, function: Callable[..., Any]) -> Any:
-    properties: dict[str, Any] = {parameter: {} for parameter in inspect.signature(function).parameters}
-    described = {"name": name, "description": inspect.getdoc(function) or name}
-    return {"type": "function", "function": {**described, "parameters": {"type": "object", "properties": properties}}}
+def _tool(name: str, function: Callable[..., object]) -> ChatCompletionToolParam:
+    properties: dict[str, object] = {parameter: {} for parameter in inspect.signature(function).parameters}
+    parameters: dict[str, object] = {"type": "object", "properties": properties}
+    description = inspect.getdoc(function) or name
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def _result(call: Any, known: Mapping[str, Callable[..., Any]]) -> Any:
+def _result(call: ChatCompletionMessageToolCallUnion, known: Mapping[str, Callable[..., object]]) -> dict:
     try:
+        assert call.type == "function"
         value = known[call.function.name](**json.loads(call.function.arguments))
-    except Exception as fault:  # a model may call anything with anything; it is told what came of it
+    except Exception as fault:  # a model may call anything with any arguments; it gets the error as the result
         value = f"{type(fault).__name__}: {fault}"
     return {"role": "tool", "tool_call_id": call.id, "content": str(value)}

@@ -1,4 +1,4 @@
-"""What a scripted SGLang server says: from a script's words to token ids, logprobs and a finish reason.
+"""Convert scripted answers to token ids, logprobs and a finish reason.
 
 >>> shaped = shape(Answer("hi"), tiny_tokenizer(), {"max_new_tokens": 2}, prompt_length=7)
 >>> shaped.finish, shaped.ids
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, cast
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -18,10 +18,10 @@ STOP, LENGTH, ABORT = "stop", "length", "abort"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of a script: `text`, or `ids` taken as they are.
+    """One scripted answer: `text`, or exact `ids`.
 
     finish: 'stop' or 'length'. matched: the stop string or stop id that ended it; None means the tokenizer's EOS.
-    To a text that stops, the stop id is appended unless `matched` is a string, which stands in the text already.
+    With finish 'stop', the stop id is appended to `text`, unless `matched` is a string, which `text` already contains.
     meta: further fields for `meta_info`, such as routed_experts.
 
         >>> Answer("4 + 4 = 8")
@@ -34,7 +34,7 @@ class Answer:
     ids: Sequence[int] | None = None
     finish: str = STOP
     matched: int | str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.ids is None):
@@ -45,40 +45,38 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaped:
-    """Exactly what is sent: one logprob per id, and the finish reason."""
+    """The answer as sent: ids, one logprob per id, and the finish reason."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: str
     matched: int | str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, object] = field(default_factory=dict)
 
     def first(self, count: int) -> Shaped:
-        """The partial answer of an aborted request."""
+        """Return the partial answer of an aborted request."""
         return Shaped(ids=self.ids[:count], logprobs=self.logprobs[:count], finish=ABORT, meta=self.meta)
 
     def after(self, count: int) -> Shaped:
-        """What is left to say after `first(count)`."""
+        """Return the rest after `first(count)`."""
         return replace(self, ids=self.ids[count:], logprobs=self.logprobs[count:])
 
 
 def pseudo_logprob(token: int, position: int) -> float:
-    """A log probability between -3 and 0 that depends on the token and its place in the sequence only."""
+    """Return a log probability between -3 and 0 that depends only on the token and its position in the sequence."""
     return -3.0 * ((token * 2654435761 + position * 40503 + 7) % 65521 + 1) / 65522
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     text = tokenizer.decode(list(ids))
-    assert isinstance(text, str)  # a list for a batch only
+    assert isinstance(text, str)  # a list only for a batch
     return text
 
 
-def shape(
-    answer: Answer, tokenizer: PreTrainedTokenizerBase, params: Mapping[str, Any], *, prompt_length: int
-) -> Shaped:
-    """Turn a script's answer into tokens, ended early by stop strings, stop ids and max_new_tokens as SGLang does.
+def shape(answer: Answer, tokenizer: PreTrainedTokenizerBase, params: Mapping, *, prompt_length: int) -> Shaped:
+    """Convert an answer to tokens, ended early by stop strings, stop ids and max_new_tokens as in SGLang.
 
-    Given ids are never changed but by such an end: that is how a sampling that is not canonical is scripted.
+    Exact ids are only ever shortened, so a non-canonical tokenization can be scripted.
     """
     eos = cast("int | None", tokenizer.eos_token_id)
     if answer.ids is not None:
@@ -102,10 +100,8 @@ def shape(
     )
 
 
-def _stopped(
-    ids: list[int], tokenizer: PreTrainedTokenizerBase, params: Mapping[str, Any]
-) -> tuple[int, int | str] | None:
-    """Where the request's own stops end the answer: how many ids are left, and what matched."""
+def _stopped(ids: list[int], tokenizer: PreTrainedTokenizerBase, params: Mapping) -> tuple[int, int | str] | None:
+    """Apply the request's own stops: return the number of ids to keep and the match, or None."""
     stop_ids = set(params.get("stop_token_ids") or ())
     stops = params.get("stop") or ()
     stops = [stops] if isinstance(stops, str) else list(stops)

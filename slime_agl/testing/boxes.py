@@ -1,16 +1,18 @@
-"""An agent whose task takes two turns, and which a very small model can learn.
+"""An agent with a two-turn task that a very small model can learn.
 
-A row names a box (`prompt`) and the code that lies in it (`label`). The model is told the box; the code it can only
-learn from the tool `open`. The agent is a plain one: it knows the OpenAI client and Agent Lightning.
+A row names a box (`prompt`) and the code in it (`label`). The model gets the box; only the tool `open` tells the code.
+A plain agent: it uses the OpenAI client and Agent Lightning, nothing else.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
 
 import openai
 from agentlightning.litagent import rollout
+from agentlightning.types import LLM
+from openai.types.chat import ChatCompletionMessageToolCallUnion, ChatCompletionToolParam
 
 from slime_agl.local.train.boxes import EMPTY
 
@@ -20,7 +22,7 @@ MAX_TURNS = 2
 MAX_TOKENS = 8
 FOUND = 0.2
 
-TOOLS: list[Any] = [
+TOOLS: list[ChatCompletionToolParam] = [
     {
         "type": "function",
         "function": {
@@ -33,16 +35,16 @@ TOOLS: list[Any] = [
 
 
 @rollout
-async def boxes(task: Any, llm: Any) -> float:
-    """Let the model look and answer.
+async def boxes(task: Mapping[str, str], llm: LLM) -> float:
+    """Let the model open a box and answer.
 
-    Returns the reward: 1 when it opened the box it was asked for and then said the code, 0.2 when it only opened
-    the box, else 0. A code that was not looked up earns nothing.
+    Returns the reward: 1 if it opened the requested box and then said the code, 0.2 if it only opened the box, else 0.
+    A guessed code earns nothing.
     """
     box, code = task["prompt"], task["label"]
-    messages: list[Any] = [{"role": "user", "content": box}]
+    messages: list = [{"role": "user", "content": box}]
     reward = 0.0
-    # Without TLS: reading the certificates takes longer than everything else an execution does.
+    # Without TLS: loading the certificates would take longer than the rest of an execution.
     http = openai.DefaultAsyncHttpxClient(verify=False)
     async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", http_client=http) as client:
         for _ in range(MAX_TURNS):
@@ -60,6 +62,8 @@ async def boxes(task: Any, llm: Any) -> float:
     return reward
 
 
-def _opened(call: Any) -> Any:
-    """The box that a call opens; None when it is no call of the tool."""
-    return json.loads(call.function.arguments).get("box") if call.function.name == "open" else None
+def _opened(call: ChatCompletionMessageToolCallUnion) -> object:
+    """Return the box that a call opens; None for any other call."""
+    if call.type != "function" or call.function.name != "open":
+        return None
+    return json.loads(call.function.arguments).get("box")

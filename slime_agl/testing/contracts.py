@@ -1,8 +1,8 @@
 """Arguments for slime's plugin contract tests, which call a rollout function with `args=None`, or without `agl`.
 
-slime's tests say which functions they check in environment variables (SLIME_CONTRACT_..._PATH). Where one names a
-function of this package, the pytest plugin lets it run an agent on a scripted engine, so that the contract is checked
-on what `generate` really returns. Nothing of the package knows of it.
+Environment variables (SLIME_CONTRACT_..._PATH) name the functions that slime's tests check. If one names a function of
+this package, the pytest plugin lets it run an agent on a scripted engine, so that the contract is checked on the real
+output of `generate`. The rest of the package is unaware of this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TypeVar
 
 import pytest
 
@@ -29,16 +29,17 @@ from slime_agl.testing.tokenizer import save_tiny_checkpoint
 
 PREFIX = "SLIME_CONTRACT_"
 GROUPS, SAMPLES = 2, 2
+R = TypeVar("R")
 
 
 def checked_here() -> bool:
-    """Whether slime's contract tests are run on a function of this package."""
+    """Check if slime's contract tests run on a function of this package."""
     return any(name.startswith(PREFIX) and value.startswith("slime_agl.") for name, value in os.environ.items())
 
 
 @contextmanager
 def with_arguments() -> Iterator[None]:
-    """While it lasts, `rollout.generate` and `generate.generate` called without arguments get some that work."""
+    """While the context lasts, supply working arguments to `rollout.generate` and `generate.generate`."""
     with ExitStack() as stack:
         fake = stack.enter_context(FakeSGLang(default="ok"))
         directory = Path(stack.enter_context(TemporaryDirectory()))
@@ -50,9 +51,9 @@ def with_arguments() -> Iterator[None]:
         yield
 
 
-def _given(function: Callable[..., Any], fallback: Namespace) -> Callable[..., Any]:
+def _given(function: Callable[..., R], fallback: Namespace) -> Callable[..., R]:
     @functools.wraps(function)
-    def called(args: Any, *rest: Any, **more: Any) -> Any:
+    def called(args: Namespace | None, *rest: object, **more: object) -> R:
         return function(args if getattr(args, "agl", None) else fallback, *rest, **more)
 
     return called
@@ -62,6 +63,10 @@ def _args(fake: FakeSGLang, directory: Path, agent: str) -> Namespace:
     rows = directory / "rows.jsonl"
     rows.write_text(json.dumps({"input": "go", "label": None}) + "\n", encoding="utf-8")
     return make_args(
-        fake, save_tiny_checkpoint(directory / "checkpoint"), rollout_batch_size=GROUPS, n_samples_per_prompt=SAMPLES,
-        eval_prompt_data=["contract", str(rows)], agl={"agent": agent, "runners": {"timeout_seconds": 60.0}},
-    )  # fmt: skip
+        fake,
+        save_tiny_checkpoint(directory / "checkpoint"),
+        rollout_batch_size=GROUPS,
+        n_samples_per_prompt=SAMPLES,
+        eval_prompt_data=["contract", str(rows)],
+        agl={"agent": agent, "runners": {"timeout_seconds": 60.0}},
+    )

@@ -1,6 +1,6 @@
-"""Backend of the scripted server: answers each `/generate` from the script, at once or when it is released.
+"""Backend of the scripted server: answers each `/generate` from the script, at once or once released.
 
-The HTTP side is the local engine's server, so requests, answers and errors have the shape that SGLang gives them.
+The local engine's server does the HTTP, so requests, answers and errors look like SGLang's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A request that has its answer and waits to be sent it."""
+    """A request whose answer is ready and not yet sent."""
 
     request: Received
     shaped: Shaped
@@ -30,9 +30,9 @@ class Pending:
 
 
 class ScriptEngine:
-    """A Backend over a script. `changed` guards all of it, and is notified when a request arrives or ends.
+    """A Backend over a script. `changed` guards its state, and is notified when a request arrives or ends.
 
-    What an abort or a vanished client leaves unsaid is the answer to the request that asks for the rest.
+    The part of an answer that an abort or a disconnect cuts off answers the request that continues it.
     """
 
     def __init__(self, script: Script) -> None:
@@ -42,7 +42,7 @@ class ScriptEngine:
         self._pending: list[Pending] = []
         self._unfinished: dict[tuple[int, ...], list[Shaped]] = {}
         self._holding = self._paused = False
-        self._deciding: int | None = None  # the thread that finds the answer to a request, while it does
+        self._deciding: int | None = None  # the thread that is choosing an answer
 
     # for the test, from any thread
 
@@ -52,7 +52,7 @@ class ScriptEngine:
 
     def release(self, count: int | None) -> None:
         with self.changed:
-            # A request that the test knows to have arrived is among those released, though its answer is still sought.
+            # A request that the test saw arrive is among those released, even if its answer is still being chosen.
             self.changed.wait_for(lambda: self._deciding in (None, threading.get_ident()))
             self._holding = self._holding and count is not None
             self._let_go(count)
@@ -76,10 +76,10 @@ class ScriptEngine:
         """Nothing to start: answers are made on the server's thread."""
 
     def close(self) -> None:
-        """Nothing to answer: requests still pending lose their connection."""
+        """Nothing to close: pending requests lose their connection."""
 
     def read(self, body: object, headers: Mapping[str, str]) -> GenerateRequest:
-        """Take any fields, as it is the test that judges them; only what it cannot answer is refused."""
+        """Accept any fields, as tests check them; refuse only requests that cannot be answered."""
         ids = body.get("input_ids") if isinstance(body, dict) else None
         if (
             not isinstance(body, dict)
@@ -123,10 +123,10 @@ class ScriptEngine:
                 self._keep_rest(pending, 0)
                 self._ended()
 
-    def pause(self, mode: str) -> None:
+    def pause(self, kind: str) -> None:
         with self.changed:
             self._paused = True
-            if mode == "abort":
+            if kind == "abort":
                 self.abort(None)
 
     def resume(self) -> None:
@@ -153,7 +153,7 @@ class ScriptEngine:
             received = Received(
                 index=len(script.requests),
                 input_ids=request.input_ids,
-                sampling_params=request.body.get("sampling_params") or {},
+                sampling_params=_params(request),
                 headers=headers,
                 rid=request.rid,
                 json=request.body,
@@ -181,7 +181,7 @@ class ScriptEngine:
     def _scripted(self, request: Received) -> Answer:
         try:
             answer = self._script.next_answer(request)
-        except Exception as error:  # the responder is the test's own code: whoever asked gets its error
+        except Exception as error:  # the responder is the test's own code: its error goes to the client
             logger.exception("the responder failed on request %d", request.index)
             message = f"the responder given to answer_with raised {error!r} on request {request.index}"
             raise EngineRejected(message, status=400) from error
@@ -190,13 +190,13 @@ class ScriptEngine:
         return answer
 
     def _probed(self, request: GenerateRequest) -> Generated:
-        """Answer a probe for replay data. It is not part of the script, and is listed under `control`."""
+        """Answer a probe for replay data, which is not part of the script, and list it in `control`."""
         script, prompt = self._script, request.input_ids
         script.control.append(("/generate", request.body))
         received = Received(
             index=-1,
             input_ids=prompt,
-            sampling_params=request.body["sampling_params"],
+            sampling_params=_params(request),
             headers={},
             rid=PROBE_RID,
             json=request.body,
@@ -242,6 +242,11 @@ class ScriptEngine:
             finish=Finish(shaped.finish, matched=shaped.matched),
             meta={**replay, **shaped.meta},
         )
+
+
+def _params(request: GenerateRequest) -> Mapping:
+    params = request.body.get("sampling_params")
+    return params if isinstance(params, Mapping) else {}
 
 
 def _unanswered(request: Received) -> str:

@@ -11,21 +11,29 @@ import copy
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from slime_agl import host
 from slime_agl.errors import ConfigError, HostError, closest
 
 ROW_KEYS = ("prompt", "label", "metadata")
-Row = str | list[dict[str, Any]] | Mapping[str, Any]
+Row = str | list[dict] | Mapping[str, Any]
+Group: TypeAlias = "list[host.Sample]"
 
 
-def make_args(engine: Any, checkpoint: str | Path, **overrides: Any) -> Namespace:
-    """slime's arguments for rollouts on one engine.
+class Served(Protocol):
+    """An engine with an address, such as FakeSGLang."""
+
+    @property
+    def url(self) -> str: ...
+
+
+def make_args(engine: str | Served, checkpoint: str | Path, **overrides: object) -> Namespace:
+    """Return slime's arguments for rollouts on one engine.
 
     engine: a router's URL, or an object with `url`, such as FakeSGLang. checkpoint: `--hf-checkpoint`.
-    overrides: any argument of slime, by its name in the namespace.
+    overrides: any of slime's arguments, by its name in the namespace.
 
     Raises:
         ConfigError: the URL has no host or no port.
@@ -45,32 +53,32 @@ def make_args(engine: Any, checkpoint: str | Path, **overrides: Any) -> Namespac
 
 
 class ListDataSource:
-    """slime's data source over a list, which remembers what was taken and what came back.
+    """slime's data source over a list. It records the groups that are taken and put back.
 
-    rows: prompts (text or messages), or mappings with `prompt` and, if wanted, `label` and `metadata`. The list is read
-    round and round; groups put back are handed out first, as slime's buffer does.
+    rows: prompts (text or messages), or mappings with `prompt` and optional `label` and `metadata`. The list repeats;
+    groups that were put back are taken first, as in slime's buffer.
 
-    taken, returned: every group handed out and every group put back, in order.
+    taken, returned: all groups taken and put back, in order.
     """
 
     def __init__(self, rows: Sequence[Row], n_samples_per_prompt: int = 1) -> None:
         if not rows:
             raise ConfigError("a data source needs at least one row, got none")
         self.n_samples_per_prompt = n_samples_per_prompt
-        self.taken: list[list[Any]] = []
-        self.returned: list[list[Any]] = []
+        self.taken: list[Group] = []
+        self.returned: list[Group] = []
         self._rows = [_row(row, at) for at, row in enumerate(rows)]
-        self._buffer: list[list[Any]] = []
+        self._buffer: list[Group] = []
         self._groups = 0
 
-    def get_samples(self, num_samples: int) -> list[list[Any]]:
+    def get_samples(self, num_samples: int) -> list[Group]:
         """Return `num_samples` groups of fresh, pending Samples."""
         groups = [self._buffer.pop(0) if self._buffer else self._next_group() for _ in range(num_samples)]
         self.taken += groups
         return groups
 
-    def add_samples(self, samples: list[list[Any]]) -> None:
-        """Take groups back.
+    def add_samples(self, samples: list[Group]) -> None:
+        """Put groups back.
 
         Raises:
             HostError: a group does not have n_samples_per_prompt entries.
@@ -93,7 +101,7 @@ class ListDataSource:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _next_group(self) -> list[Any]:
+    def _next_group(self) -> Group:
         row, number = self._rows[self._groups % len(self._rows)], self._groups
         self._groups += 1
         first = number * self.n_samples_per_prompt
@@ -103,13 +111,13 @@ class ListDataSource:
         ]
 
 
-def _row(row: Row, at: int) -> dict[str, Any]:
+def _row(row: Row, at: int) -> dict:
     if not isinstance(row, Mapping):
         return {"prompt": row}
     if unknown := [key for key in row if key not in ROW_KEYS]:
         raise ConfigError(
             f"row {at} has the key {unknown[0]!r}; a row has {', '.join(ROW_KEYS)}, everything else belongs "
-            f"into metadata.{closest(unknown[0], ROW_KEYS)}"
+            f"in metadata.{closest(unknown[0], ROW_KEYS)}"
         )
     if "prompt" not in row:
         raise ConfigError(f"row {at} has no prompt; it has {', '.join(row) or 'no keys'}")

@@ -1,4 +1,4 @@
-"""Import paths for objects that live in a test and have none."""
+"""Temporary import paths for objects that are defined in a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _numbers = itertools.count()
 
 @contextmanager
 def importable(thing: object) -> Iterator[str]:
-    """Give `thing` an import path while the context lasts; a string is taken to be one already.
+    """Give `thing` an import path while the context lasts; a string is returned as it is.
 
     >>> with importable(my_local_agent) as path:
     ...     args.agl = {"agent": path}

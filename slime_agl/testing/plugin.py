@@ -1,4 +1,4 @@
-"""Pytest fixtures to test agents with, loaded by pytest wherever this package is installed.
+"""Pytest fixtures for testing agents; pytest loads them wherever this package is installed.
 
     def test_my_agent_adds_with_its_tool(fake_sglang, run_rollout):
         fake_sglang.call_tool("add", {"a": 1, "b": 2}).say("3")
@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from slime_agl.testing.host import ListDataSource, Row
     from slime_agl.testing.sglang import FakeSGLang
 
-# pytest loads this module in every run of every user: it imports nothing before a fixture is asked for.
+# pytest loads this module in every run of every user, so it imports nothing until a fixture is requested.
 
 DEADLINE_SECONDS = 60.0
 
-# Test modules import agentlightning before any fixture runs; without this its import asks the network for prices.
+# Test modules import agentlightning before any fixture runs; without this, its import downloads a price list.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
@@ -37,9 +38,9 @@ UNDER_SLIMES_CONTRACT = any(name.startswith("SLIME_CONTRACT_") for name in os.en
 
 @pytest.fixture(scope="session", autouse=UNDER_SLIMES_CONTRACT)
 def _slimes_contract() -> Iterator[None]:
-    """Under slime's plugin contract tests, what they call without arguments; see `slime_agl.testing.contracts`."""
+    """Supply arguments under slime's plugin contract tests; see `slime_agl.testing.contracts`."""
     if getattr(sys.modules.get("transformers"), "__spec__", None) is None:
-        sys.modules.pop("transformers", None)  # the empty one that slime's tests put in its place
+        sys.modules.pop("transformers", None)  # an empty module that slime's tests put in its place
 
     from slime_agl.testing.contracts import checked_here, with_arguments
 
@@ -49,7 +50,7 @@ def _slimes_contract() -> Iterator[None]:
 
 @pytest.fixture
 def fake_sglang() -> Iterator[FakeSGLang]:
-    """A started `slime_agl.testing.sglang.FakeSGLang`, stopped after the test."""
+    """A running `slime_agl.testing.sglang.FakeSGLang`, stopped after the test."""
     from slime_agl.testing.sglang import FakeSGLang
 
     with FakeSGLang() as fake:
@@ -58,7 +59,7 @@ def fake_sglang() -> Iterator[FakeSGLang]:
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for `--hf-checkpoint` with the tokenizer that `fake_sglang` speaks; see `save_tiny_checkpoint`."""
+    """A directory for `--hf-checkpoint` with the tokenizer of `fake_sglang`; see `save_tiny_checkpoint`."""
     from slime_agl.testing.tokenizer import save_tiny_checkpoint
 
     return save_tiny_checkpoint(tmp_path_factory.mktemp("tiny_checkpoint"))
@@ -66,14 +67,14 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def rollout_args(fake_sglang: FakeSGLang, tiny_checkpoint: Path) -> Callable[..., Namespace]:
-    """A function: `rollout_args(**overrides)` returns slime's arguments for rollouts on `fake_sglang`."""
+    """`rollout_args(**overrides)` returns slime's arguments for rollouts on `fake_sglang`."""
     from slime_agl.testing.host import make_args
 
     return lambda **overrides: make_args(fake_sglang, tiny_checkpoint, **overrides)
 
 
 @pytest.fixture
-def run_rollout(rollout_args: Callable[..., Namespace], tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def run_rollout(rollout_args: Callable[..., Namespace], tmp_path: Path) -> Iterator[RunRollout]:
     """A function that runs an agent as slime would; see `RunRollout`. The runtime is closed after the test."""
     from slime_agl.rollout import shutdown
 
@@ -83,33 +84,34 @@ def run_rollout(rollout_args: Callable[..., Namespace], tmp_path: Path) -> Itera
 
 
 class RunRollout:
-    """One call is one call of `slime_agl.rollout.generate`.
+    """Calls `slime_agl.rollout.generate` once per call.
 
-    data_source: the `ListDataSource` of the latest call, with what was taken from it and put back.
+    data_source: of the latest call; it records the groups that were taken and put back.
     """
 
+    data_source: ListDataSource
+
     def __init__(self, make_args: Callable[..., Namespace], directory: Path, stack: ExitStack) -> None:
-        self.data_source: Any = None
         self._make_args = make_args
         self._directory = directory
         self._stack = stack
 
     def __call__(
         self,
-        agent: Any,
-        rows: Sequence[Any],
+        agent: object,
+        rows: Sequence[Row],
         *,
         n_samples: int = 1,
         evaluation: bool = False,
         rollout_id: int = 0,
         agl: Mapping[str, Any] | None = None,
-        **overrides: Any,
+        **overrides: object,
     ) -> Any:
-        """Run `agent` on every row and return what `generate` returns.
+        """Run `agent` on every row and return the output of `generate`.
 
-        agent: an agent, or its import path. rows: see `ListDataSource`. n_samples: executions per row. evaluation:
-        take the rows as the eval dataset `rows`. agl: further keys of the `agl:` section. overrides: further arguments
-        of slime. Blocks until the step is done; in a coroutine, call it by `asyncio.to_thread`.
+        agent: an agent, or its import path. rows: see `ListDataSource`. n_samples: executions per row. evaluation: use
+        the rows as the eval dataset `rows`. agl: further keys of the `agl:` section. overrides: further arguments of
+        slime. Blocks until the step is done; in a coroutine, use `asyncio.to_thread`.
         """
         from slime_agl.rollout import generate
         from slime_agl.testing.host import ListDataSource
@@ -124,7 +126,7 @@ class RunRollout:
         self.data_source = ListDataSource(rows, args.n_samples_per_prompt)
         return generate(args, rollout_id, self.data_source, evaluation=evaluation)
 
-    def _eval_dataset(self, rows: Sequence[Any], n_samples: int) -> dict[str, Any]:
+    def _eval_dataset(self, rows: Sequence[Row], n_samples: int) -> dict[str, object]:
         path = self._directory / "rows.jsonl"
         full = [row if isinstance(row, Mapping) else {"prompt": row} for row in rows]
         path.write_text("".join(json.dumps({"label": None, **row}) + "\n" for row in full), encoding="utf-8")

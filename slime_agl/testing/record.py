@@ -1,4 +1,4 @@
-"""Values that pass between the script and the backend of the scripted server."""
+"""Values that the script and the backend of the scripted server exchange."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Sent:
 
 
 class Script(Protocol):
-    """What the backend asks of the script, on the server's thread, and where it puts its records."""
+    """The backend's view of the script, used on the server's thread."""
 
     tokenizer: PreTrainedTokenizerBase
     weight_version: str
     context_length: int
     replay: FakeReplay | None
     partial: int
-    control: list[tuple[str, Any]]
+    control: list[tuple[str, Mapping[str, Any]]]
     requests: list[Received]
 
     def next_fault(self) -> tuple[int, str] | None: ...

@@ -1,21 +1,24 @@
-"""Replay data of the scripted server: a function of place and token, so that data of another token is seen at once."""
+"""Replay data of the scripted server: a function of position and token, so that misplaced data is always detected."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from slime_agl.host import Sample
 
 
 @dataclass(frozen=True, slots=True)
 class FakeReplay:
-    """What an engine of slime's image gives for replay, started with routed experts enabled.
+    """The replay data of an engine of slime's image that was started with routed experts enabled.
 
-    layers, choices: `--num-layers` and `--moe-router-topk` of the model it plays. start_len: whether it knows
-    `routed_experts_start_len`; without it, every answer has the rows of the whole sequence.
+    layers, choices: `--num-layers` and `--moe-router-topk` of the simulated model. start_len: support
+    `routed_experts_start_len`; otherwise every answer has rows for the whole sequence.
     """
 
     layers: int = 3
@@ -23,15 +26,15 @@ class FakeReplay:
     start_len: bool = True
 
     def experts(self, position: int, token: int) -> list[int]:
-        """The row of a token that was an input: layers times choices expert ids below 60."""
+        """Return the row of an input token: layers times choices expert ids below 60."""
         return [(token * 7 + position * 13 + at * 5) % 60 for at in range(self.layers * self.choices)]
 
     def kept(self, position: int, token: int) -> list[int]:
-        """The set a token was sampled from: itself and up to two others."""
+        """Return the set that a token was sampled from: itself and up to two others."""
         return [token, *((token + position + at) % 251 for at in range((token + position) % 3))]
 
-    def meta(self, body: Mapping[str, Any], prompt: Sequence[int], ids: Sequence[int]) -> dict[str, Any]:
-        """What `meta_info` of the answer `ids` to the request `body` holds for replay, encoded as SGLang does."""
+    def meta(self, body: Mapping, prompt: Sequence[int], ids: Sequence[int]) -> dict[str, object]:
+        """Return the replay fields of `meta_info` for the answer `ids` to the request `body`, encoded as in SGLang."""
         params = body.get("sampling_params") or {}
         meta = {}
         if body.get("return_routed_experts"):
@@ -46,8 +49,8 @@ class FakeReplay:
             meta["top_p_token_offsets"] = _base64([0, *np.cumsum([len(kept) for kept in sets])])
         return meta
 
-    def faults(self, sample: Any, *, experts: bool = True, top_p: bool = True) -> list[str]:
-        """What of a Sample's replay data is not what this engine gave for that place and token; empty when all is."""
+    def faults(self, sample: Sample, *, experts: bool = True, top_p: bool = True) -> list[str]:
+        """List the differences between a Sample's replay data and this engine's; empty if there are none."""
         found = []
         if experts:
             given = [self.experts(at, token) for at, token in enumerate(sample.tokens[:-1])]
@@ -58,8 +61,10 @@ class FakeReplay:
                 )
         if top_p:
             ids, offsets = sample.rollout_top_p_token_ids, sample.rollout_top_p_token_offsets
+            if ids is None or offsets is None:
+                return [*found, f"sample {sample.index} has no top-p sets"]
             start = len(sample.tokens) - sample.response_length
-            for at, trained in enumerate(sample.loss_mask):
+            for at, trained in enumerate(sample.loss_mask or ()):
                 want = self.kept(start + at, sample.tokens[start + at]) if trained else []
                 if [int(i) for i in ids[int(offsets[at]) : int(offsets[at + 1])]] != want:
                     found.append(f"top-p set of response token {at} of sample {sample.index} is not that token's")

@@ -1,4 +1,4 @@
-"""A scripted SGLang server. It samples nothing: it says what a test told it to, and writes down what it was asked.
+"""A scripted SGLang server: it returns a test's answers and records its requests.
 
     >>> with FakeSGLang() as fake:
     ...     fake.call_tool("add", {"a": 1, "b": 2}).say("The sum is 3.")
@@ -6,8 +6,8 @@
     ...     first, second = fake.requests
     ...     assert second.input_ids[len(first.input_ids):][:len(fake.answers[0].ids)] == fake.answers[0].ids
 
-It listens on a free loopback port in a thread of its own, answers `/generate` and SGLang's control endpoints, and
-lists itself under `/workers`, so it stands in for a router as well as behind one.
+It listens on a free loopback port in its own thread, serves `/generate` and SGLang's control endpoints, and lists
+itself under `/workers`, so it can replace a router or a worker behind one.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ PATIENCE_SECONDS = 30.0
 
 
 class FakeSGLang:
-    """The script and the record. All methods may be called from any thread.
+    """The script and the records. Thread-safe.
 
-    tokenizer: encodes the script's text, default `tiny_tokenizer()`. weight_version: reported with each answer, may be
-    set at any time. context_length: longer prompts are refused as SGLang refuses them. default: the answer to requests
-    that no script covers; without one they get a 400 that names them, and stand in `unanswered`. replay: how it gives
-    routed experts and top-p sets to requests that ask; None, the default, for an engine that does not; may be set at any
-    time.
+    tokenizer: encodes the script's text, default `tiny_tokenizer()`. weight_version: reported with each answer; can be
+    set at any time. context_length: longer prompts are refused as by SGLang. default: the answer to requests without a
+    script; if None, they get a 400 that names them, and are listed in `unanswered`. replay: source of routed experts
+    and top-p sets for requests that ask for them; None, the default, returns none; can be set at any time.
 
-    requests, answers: every `/generate` request and every answer to one, in order. control: (path, body) of every
-    other call that changes something, and of the probes for replay data.
+    requests, answers: all `/generate` requests and answers, in order. control: (path, body) of all other calls that
+    change state, and of the probes for replay data.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class FakeSGLang:
         self.requests: list[Received] = []
         self.answers: list[Sent] = []
         self.unanswered: list[Received] = []
-        self.control: list[tuple[str, Any]] = []
+        self.control: list[tuple[str, Mapping[str, Any]]] = []
         self.partial = 0
         self._default = default
         self._responder: Responder | None = None
@@ -79,18 +78,18 @@ class FakeSGLang:
         ids: list[int] | tuple[int, ...] | None = None,
         finish: str = "stop",
         matched: int | str | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: Mapping[str, object] | None = None,
     ) -> FakeSGLang:
         """Script the next answer; see `Answer` for the arguments. Returns the fake, so calls chain."""
         self._script.append(Answer(text, ids=ids, finish=finish, matched=matched, meta=meta or {}))
         return self
 
-    def call_tool(self, name: str, arguments: Mapping[str, Any], *, text: str = "") -> FakeSGLang:
-        """Script an answer that is `text` and one tool call."""
+    def call_tool(self, name: str, arguments: Mapping[str, object], *, text: str = "") -> FakeSGLang:
+        """Script an answer with `text` and one tool call."""
         return self.call_tools((name, arguments), text=text)
 
-    def call_tools(self, *calls: tuple[str, Mapping[str, Any]], text: str = "") -> FakeSGLang:
-        """Script an answer with several tool calls at once.
+    def call_tools(self, *calls: tuple[str, Mapping[str, object]], text: str = "") -> FakeSGLang:
+        """Script an answer with `text` and several tool calls.
 
         >>> fake.call_tools(("add", {"a": 1}), ("add", {"a": 2}))
         """
@@ -98,7 +97,7 @@ class FakeSGLang:
         return self.say("\n".join(parts))
 
     def answer_with(self, responder: Responder) -> FakeSGLang:
-        """Let a function answer what the script does not. It returns an Answer, a text, or None to pass.
+        """Let a function answer requests beyond the script. It returns an Answer, a text, or None to decline.
 
         >>> fake.answer_with(lambda request: "yes" if "2 + 2" in request.text else "no")
         """
@@ -108,12 +107,12 @@ class FakeSGLang:
     # faults and time
 
     def hold(self) -> FakeSGLang:
-        """Keep requests that arrive from now on pending until `release`."""
+        """Keep requests pending from now on, until `release`."""
         self._engine.hold()
         return self
 
     def release(self, count: int | None = None) -> None:
-        """Answer the `count` requests that are held longest and hold on, or all of them and stop holding."""
+        """Answer the `count` oldest pending requests; without `count`, answer all and end `hold`."""
         self._engine.release(count)
 
     def fail_next(self, status: int, message: str = "scripted failure", *, times: int = 1) -> FakeSGLang:
@@ -122,9 +121,9 @@ class FakeSGLang:
         return self
 
     def abort_partial(self, count: int) -> FakeSGLang:
-        """From now on an aborted request returns the first `count` tokens of its answer (default 0).
+        """From now on, return the first `count` tokens of an aborted request's answer (default 0).
 
-        The rest is what a request for prompt and partial answer together gets, so a resumed turn ends up whole.
+        A request for the prompt plus the partial answer gets the rest, so a resumed turn becomes complete.
         """
         self.partial = count
         return self
@@ -133,7 +132,7 @@ class FakeSGLang:
         """Block until `count` requests have arrived since the start.
 
         Raises:
-            TimeoutError: they did not, after half a minute.
+            TimeoutError: after half a minute.
         """
         changed = self._engine.changed
         with changed:
@@ -148,14 +147,14 @@ class FakeSGLang:
         """Block until no request is pending.
 
         Raises:
-            TimeoutError: one still is, after half a minute.
+            TimeoutError: after half a minute.
         """
         changed = self._engine.changed
         with changed:
             if not changed.wait_for(lambda: not self.in_flight, PATIENCE_SECONDS):
                 raise TimeoutError(f"{self.in_flight} requests are still pending after {PATIENCE_SECONDS:g} s")
 
-    # life
+    # lifecycle
 
     @property
     def url(self) -> str:
@@ -165,7 +164,7 @@ class FakeSGLang:
 
     @property
     def in_flight(self) -> int:
-        """Requests that have arrived and are not answered."""
+        """Number of requests that have arrived and are not answered."""
         return self._engine.in_flight
 
     def start(self) -> FakeSGLang:
@@ -181,9 +180,9 @@ class FakeSGLang:
         return self
 
     def stop(self) -> None:
-        """Close the server; requests still held lose their connection. May be called twice.
+        """Close the server; pending requests lose their connection. Idempotent.
 
-        `start` brings it back at the same address, with the same script.
+        `start` restarts it at the same address with the same script.
         """
         server, self._server = self._server, None
         if server is not None:
@@ -195,13 +194,13 @@ class FakeSGLang:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # asked by the engine, on the server's thread
+    # called by the backend, on the server's thread
 
     def next_fault(self) -> tuple[int, str] | None:
         return self._faults.popleft() if self._faults else None
 
     def next_answer(self, request: Received) -> Answer | None:
-        """The script's next answer, else the responder's, else the default, else None."""
+        """Return the script's next answer, else the responder's, else the default, else None."""
         if self._script:
             return self._script.popleft()
         said = self._responder(request) if self._responder else None
@@ -217,6 +216,6 @@ class FakeSGLang:
             )
         )
 
-    def _workers(self) -> dict[str, Any]:
+    def _workers(self) -> dict[str, object]:
         worker = {"id": "fake", "url": self._url, "worker_type": "regular", "is_healthy": True, "load": self.in_flight}
         return {"workers": [worker], "total": 1}

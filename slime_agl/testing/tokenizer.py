@@ -1,4 +1,4 @@
-"""A tokenizer of about 300 tokens, built in code, with a ChatML template that knows tools.
+"""A tokenizer of about 300 tokens, built in code, with a ChatML template that supports tools.
 
     >>> tokenizer = tiny_tokenizer()
     >>> tokenizer.decode(tokenizer.encode("Grüße, 世界"))
@@ -6,8 +6,8 @@
     >>> tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True)
     '<|im_start|>user\\nhi<|im_end|>\\n<|im_start|>assistant\\n'
 
-It is byte-level, so it takes any text, and it has a few merges, so one text has
-many encodings: a sampled id sequence need not be the one `encode` would give.
+It is byte-level, so it encodes any text, and has a few merges, so a text has many encodings: a sampled id sequence need
+not be the one that `encode` returns.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CHAT_TEMPLATE = """\
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Build the tokenizer. It needs no file and no network; each call makes a new one."""
+    """Build a new tokenizer, without files or network."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [(left, right) for left, _, right in (pair.partition(" ") for pair in MERGES.split("|"))]
     pieces = alphabet + ["".join(pair) for pair in merges]
@@ -84,13 +84,13 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tool_call_text(name: str, arguments: object) -> str:
-    """Return a call as the template renders it and a model trained on it would write it."""
+    """Return a call as the template renders it, and as a model trained on it writes it."""
     body = f'{{"name": {_plain_json(name)}, "arguments": {_plain_json(arguments)}}}'
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
 def save_tiny_checkpoint(directory: str | Path) -> Path:
-    """Write tokenizer, config.json and generation_config.json, fit for `--hf-checkpoint`; return the directory.
+    """Write tokenizer, config.json and generation_config.json, as for `--hf-checkpoint`; return the directory.
 
     The config is that of a two-layer Llama; there are no weights.
 

@@ -26,7 +26,7 @@ def reports(renderers: Callable[..., Renderer]) -> Reports:
 
 def test_chatml_is_proven_short_for_every_kind(reports: Reports) -> None:
     plan = reports("chatml")
-    assert {kind: plan.mode(kind) for kind in KINDS} == dict.fromkeys(KINDS, "short")
+    assert {kind: plan.method(kind) for kind in KINDS} == dict.fromkeys(KINDS, "short")
     assert (plan.report.closes_turns, plan.report.tools, plan.report.parallel_calls, plan.report.reasoning) == (
         True,
         True,
@@ -61,18 +61,22 @@ def test_a_prompt_that_opens_reasoning_is_seen_and_rewritten_by_the_next_prompt(
 def test_a_role_opener_is_told_from_a_closer(reports: Reports) -> None:
     plan = reports("role_opener")
     assert not plan.closes_turns
-    assert [plan.mode(kind) for kind in ("user", "tool", "parallel_tools")] == ["short"] * 3
+    assert [plan.method(kind) for kind in ("user", "tool", "parallel_tools")] == ["short"] * 3
     assert plan.report.kinds["again"].reason == "no_marker", "nothing but an opener ends a turn, and none follows"
 
 
 def test_a_template_that_looks_back_needs_the_real_context(reports: Reports) -> None:
     plan = reports("looks_back")
-    assert (plan.mode("user"), plan.mode("tool"), plan.report.kinds["tool"].reason) == ("short", "real", "tail_differs")
+    assert (plan.method("user"), plan.method("tool"), plan.report.kinds["tool"].reason) == (
+        "short",
+        "real",
+        "tail_differs",
+    )
 
 
 def test_what_a_strict_template_refuses_forks_with_that_reason(reports: Reports) -> None:
     plan = reports("strict")
-    assert (plan.mode("user"), plan.mode("tool"), plan.report.kinds["tool"].reason) == (
+    assert (plan.method("user"), plan.method("tool"), plan.report.kinds["tool"].reason) == (
         "short",
         "fork",
         "template_refused",
@@ -81,11 +85,11 @@ def test_what_a_strict_template_refuses_forks_with_that_reason(reports: Reports)
 
 def test_a_template_without_tools_says_so_and_still_takes_results(reports: Reports) -> None:
     plan = reports("plain")
-    assert (plan.report.tools, plan.report.parallel_calls, plan.mode("tool")) == (False, False, "short")
+    assert (plan.report.tools, plan.report.parallel_calls, plan.method("tool")) == (False, False, "short")
 
 
 def test_a_kind_that_was_not_tried_forks(reports: Reports) -> None:
-    assert reports("chatml").mode("stray_tool") == "fork"
+    assert reports("chatml").method("stray_tool") == "fork"
     assert reports("chatml").rewrites("stray_tool", reasoning=False)
 
 
@@ -107,14 +111,14 @@ def test_a_report_can_be_written_as_json(reports: Reports) -> None:
 
 def test_qwen3_is_proven_with_its_real_vocabulary_and_template(qwen: Renderer) -> None:
     plan = audit(qwen)
-    assert {plan.mode(kind) for kind in KINDS} == {"short"}
+    assert {plan.method(kind) for kind in KINDS} == {"short"}
     assert plan.rewrites("user", reasoning=True)
     assert not plan.rewrites("tool", reasoning=True)
 
 
 def test_smollm2_is_proven_for_every_kind(smollm2: Renderer) -> None:
     plan = audit(smollm2)
-    assert {plan.mode(kind) for kind in KINDS} == {"short"}
+    assert {plan.method(kind) for kind in KINDS} == {"short"}
     assert not plan.report.tools
 
 
@@ -147,7 +151,7 @@ def test_public_templates_get_the_mode_that_is_right_for_them(
         "llama3_1": ["<|eot_id|>", "<|begin_of_text|>"],
         "gptoss": ["<|return|>", "<|call|>", "<|end|>"],
     }.get(name, ["<|im_end|>", "<|im_start|>"])
-    assert audit(tokenizer_for(special, trl_template(name))).mode(kind) == mode
+    assert audit(tokenizer_for(special, trl_template(name))).method(kind) == mode
 
 
 def test_other_template_variables_are_tried_on_their_own(chatml: Renderer) -> None:
@@ -160,7 +164,7 @@ def test_other_template_variables_are_tried_on_their_own(chatml: Renderer) -> No
 def test_variables_under_which_the_template_refuses_fork_and_the_others_do_not(chatml: Renderer) -> None:
     template = "{% if strict %}{{ raise_exception('no') }}{% endif %}" + chatml._tokenizer.chat_template
     plan = audit(Renderer(chatml._tokenizer, chat_template=template))
-    assert [plan.mode("tool", {"strict": strict}) for strict in (False, True)] == ["short", "fork"]
+    assert [plan.method("tool", {"strict": strict}) for strict in (False, True)] == ["short", "fork"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +180,7 @@ def test_variables_under_which_the_template_refuses_fork_and_the_others_do_not(c
     ],
 )
 def test_rare_kinds_are_tried_when_they_occur(reports: Reports, kind: str, mode: str) -> None:
-    assert reports("chatml").mode(kind) == mode
+    assert reports("chatml").method(kind) == mode
 
 
 def test_a_kind_is_tried_once(chatml: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +194,6 @@ def test_a_stop_id_that_is_learned_makes_findings_void(renderers: Callable[..., 
     renderer = renderers("chatml")
     renderer._set_stop_ids(frozenset())
     plan = audit(renderer)
-    assert (plan.mode("user"), plan.closes_turns) == ("fork", False)
+    assert (plan.method("user"), plan.closes_turns) == ("fork", False)
     renderer.add_stop_id(renderer.encode("<|im_end|>")[0])
-    assert (plan.mode("user"), plan.closes_turns) == ("short", True)
+    assert (plan.method("user"), plan.closes_turns) == ("short", True)

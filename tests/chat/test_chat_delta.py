@@ -271,7 +271,7 @@ def test_a_proven_delta_is_the_tail_of_the_full_render(
 ) -> None:
     renderer, plan = plan_of(name, renderers)
     if kind_of(c.reply, c.new_messages) in KINDS and name in ("chatml", "plain"):
-        assert plan.mode(kind_of(c.reply, c.new_messages)) == "short"
+        assert plan.method(kind_of(c.reply, c.new_messages)) == "short"
     assert_is_tail_of_the_full_render(renderer, plan, c)
 
 

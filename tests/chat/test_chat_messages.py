@@ -76,7 +76,7 @@ def test_an_image_of_any_shape_is_a_part_of_its_own(part: dict) -> None:
         ("user", {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "is an image at 'file:///etc"),
         ("user", {"type": "image", "source": {"type": "file", "file_id": "f"}}, "is an image at 'None'"),
         ("user", {"type": "image_url", "image_url": {"url": "http://x", "detail": "low"}}, "asks for detail 'low'"),
-        ("user", {"type": "input_audio", "input_audio": {}}, "has type 'input_audio'; text and images can be shown"),
+        ("user", {"type": "input_audio", "input_audio": {}}, "has type 'input_audio'; send text and images only"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_with_its_place(role: str, part: dict, words: str) -> None:
@@ -88,7 +88,7 @@ def test_what_cannot_be_shown_is_refused_with_its_place(role: str, part: dict, w
 
 def test_an_image_of_the_assistant_is_refused() -> None:
     part = {"type": "image_url", "image_url": {"url": "http://x"}}
-    with pytest.raises(TemplateError, match=r"messages\[0\] is of role assistant and holds an image"):
+    with pytest.raises(TemplateError, match=r"messages\[0\] has role assistant and contains an image"):
         normalise([{"role": "assistant", "content": [part]}])
 
 
@@ -158,7 +158,7 @@ def test_an_ill_formed_reply_is_recognised_by_its_raw_text() -> None:
 
 
 def test_an_ill_formed_reply_carries_no_call() -> None:
-    with pytest.raises(ValueError, match="carries 1 tool calls"):
+    with pytest.raises(ValueError, match="has 1 tool calls"):
         Reply("x", "", (CALL,), ill_formed=True)
 
 

@@ -168,12 +168,12 @@ def test_each_template_keeps_or_rewrites_its_history_as_the_table_says(name: str
 def test_what_is_proven_holds_for_conversations_the_audit_never_saw(name: str) -> None:
     renderer, plan = pair(name)
     encoder = DeltaEncoder(renderer, plan)
-    checked = {kind: 0 for kind in KINDS if plan.mode(kind) != "fork"}
+    checked = {kind: 0 for kind in KINDS if plan.method(kind) != "fork"}
     for kind in KINDS:
         for number in range(CONVERSATIONS):
             c = Talk(random.Random(f"{name} {kind} {number}")).continuation(kind)
             checked[kind] = checked.get(kind, 0) + holds(renderer, encoder, c)
-    never = [kind for kind, count in checked.items() if count == 0 and plan.mode(kind) != "fork"]
+    never = [kind for kind, count in checked.items() if count == 0 and plan.method(kind) != "fork"]
     assert not never, "a kind that is called proven was refused in every conversation"
 
 

@@ -46,7 +46,7 @@ def test_what_a_template_refuses_is_told_in_its_own_words(renderers: Callable[..
 
 def test_a_template_that_takes_text_only_says_that_it_was_given_an_image() -> None:
     image = {"role": "user", "content": [{"type": "image", "image": "data:image/png;base64,QUJD"}]}
-    with pytest.raises(TemplateError, match="they show 1 images, and this template seems to take text only"):
+    with pytest.raises(TemplateError, match="they contain 1 images, and this template seems to take text only"):
         Renderer(tiny_tokenizer()).render([image], None)
 
 
@@ -139,7 +139,7 @@ def test_a_folder_without_tokenizer_is_an_error_that_names_it(tmp_path: Path) ->
 def test_a_folder_with_two_models_asks_for_one(tmp_path: Path) -> None:
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).touch()
-    with pytest.raises(TemplateError, match="holds 2 .gguf files; name one of them: a.gguf, b.gguf"):
+    with pytest.raises(TemplateError, match="contains 2 .gguf files; name one of them: a.gguf, b.gguf"):
         load_tokenizer(str(tmp_path))
 
 

@@ -60,7 +60,7 @@ class Everything:
 
     closes_turns = True
 
-    def mode(self, kind: str, kwargs: object) -> str:
+    def method(self, kind: str, kwargs: object) -> str:
         return "short"
 
     def rewrites(self, kind: str, kwargs: object, *, reasoning: bool) -> bool:
@@ -91,8 +91,10 @@ def result_of(said: str, road: str) -> dict:
 
 def test_an_incomplete_stop_list_is_found_and_the_missing_token_named(tokenizer_for: MakeRenderer) -> None:
     plan = audit(make(tokenizer_for, CALL_END, "<end>"))
-    assert plan.report.kinds["tool"] == KindReport(mode="fork", reason=BEHIND, keeps_plain=True, keeps_reasoning=False)
-    assert plan.mode("user") == "short"
+    assert plan.report.kinds["tool"] == KindReport(
+        method="fork", reason=BEHIND, keeps_plain=True, keeps_reasoning=False
+    )
+    assert plan.method("user") == "short"
     (missing,) = plan.report.missing_stops
     assert missing.token == "<call_end>" and set(missing.kinds) >= {"tool", "parallel_tools", "tool_then_user"}
     assert str(missing.id) in missing.advice() and "--rollout-stop-token-ids" in missing.advice()
@@ -101,7 +103,7 @@ def test_an_incomplete_stop_list_is_found_and_the_missing_token_named(tokenizer_
 
 def test_a_complete_stop_list_extends_and_nothing_is_named(tokenizer_for: MakeRenderer) -> None:
     report = audit(make(tokenizer_for, CALL_END, "<end>", "<call_end>")).report
-    assert (report.missing_stops, report.hidden, report.kinds["tool"].mode) == ((), ("tools",), "short")
+    assert (report.missing_stops, report.hidden, report.kinds["tool"].method) == ((), ("tools",), "short")
 
 
 def test_a_token_within_a_turn_is_not_named(tokenizer_for: MakeRenderer) -> None:

@@ -69,7 +69,7 @@ def test_a_changed_tool_is_shown_where_its_result_first_differs(adding: Path) ->
     assert done.exit_code == 1
     shown = done.stdout
     assert "diverged" in shown and "1/2" in shown and "differs at turn 1" in shown
-    assert "is '3' in the record, '4' was asked" in " ".join(shown.split())
+    assert "is '3' in the record, '4' in the rerun" in " ".join(shown.split())
     assert "\n-3\n+4\n" in shown and " <tool_response>" in shown
     unwrapped = " ".join(shown.split())
     assert "the agent gave up there" in unwrapped and "in use_tools" in unwrapped and "0 rewards changed" in unwrapped
@@ -83,7 +83,7 @@ def test_json_tells_the_place_and_the_diff(adding: Path) -> None:
     assert (found["kind"], found["turn"], found["recorded"], found["asked"]) == ("changed", 1, "3", "4")
     assert "-3" in found["diff"] and "+4" in found["diff"]
     assert (outcome["failure"], outcome["rewards"], outcome["recorded_rewards"]) == ("refused", None, [1.0])
-    assert "BadRequestError" in outcome["error"] and "did not ask it when the run was recorded" in outcome["error"]
+    assert "BadRequestError" in outcome["error"] and "did not send it during the recorded run" in outcome["error"]
 
 
 def test_branches_parallel_calls_and_siblings_get_their_own_answers_again(fake_sglang: Any, record: Record) -> None:
@@ -141,7 +141,7 @@ def test_an_agent_that_stops_early_is_told_what_it_did_not_ask(adding: Path) -> 
     found = outcome["divergence"]
     assert (outcome["verdict"], outcome["matched"], found["kind"], found["turn"]) == ("diverged", 1, "early", 1)
     assert "-3" in found["diff"]
-    assert "1 of 2 recorded turns were not asked for" in found["words"]
+    assert "1 of 2 recorded turns were not requested" in found["words"]
 
 
 def test_an_agent_that_asks_for_more_is_told_where_the_record_ends(fake_sglang: Any, record: Record) -> None:

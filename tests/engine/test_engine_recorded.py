@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slime_agl.engine.base import EngineInfo, EngineRequest
-from slime_agl.errors import EngineRejected, EngineUnavailable
+from slime_agl.errors import EngineFailure, EngineRejected, EngineUnavailable
 from slime_agl.rerun.engine import RecordedEngine
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import ABORT, LENGTH, STOP, Media, Sampled, Turn, logprob_array, token_array
@@ -34,7 +34,7 @@ class Book:
         return self
 
 
-def engine(*attempts: Ledger, errors: tuple[str, ...] = (), **options: Any) -> RecordedEngine:
+def engine(*attempts: Ledger, errors: tuple[EngineFailure, ...] = (), **options: Any) -> RecordedEngine:
     made = RecordedEngine(EngineInfo(), **options)
     made.load([(ledger, errors) for ledger in attempts])
     made.next_attempt()
@@ -73,7 +73,7 @@ async def test_a_prompt_gets_its_answer_with_all_that_came_with_it():
 
 async def test_a_prompt_is_refused_when_no_answer_to_it_is_left():
     made = engine(Book().turn(PROMPT, part(7)).ledger)
-    with pytest.raises(EngineRejected, match="no answer to a prompt of 3 tokens"):
+    with pytest.raises(EngineRejected, match="no answer to this prompt of 3 tokens"):
         await ask(made, OTHER)
     await ask(made, PROMPT)
     with pytest.raises(EngineRejected):
@@ -163,10 +163,11 @@ async def test_what_the_agent_did_not_wait_for_stays_away_until_it_leaves(reason
 
 async def test_the_engine_fails_where_it_failed():
     book = Book().turn(PROMPT, part(7, finish=ABORT), untrained="engine_error")
-    made = engine(book.ledger, errors=("worker lost", "the engine refused request r with HTTP 400"))
+    failures = (EngineFailure("worker lost"), EngineFailure("HTTP 400: no such parameter", rejected=True))
+    made = engine(book.ledger, errors=failures)
     with pytest.raises(EngineUnavailable, match="worker lost"):
         await ask(made, PROMPT)
-    with pytest.raises(EngineRejected, match="refused request"):
+    with pytest.raises(EngineRejected, match="no such parameter"):
         await ask(made, OTHER)
     assert made.unrecorded == []
 

@@ -217,7 +217,7 @@ async def test_a_failing_engine_is_tried_again_and_then_told(bench, fake_sglang)
     fake_sglang.fail_next(400, "no such parameter")
     with pytest.raises(openai.BadRequestError, match="no such parameter"):
         await say(client)
-    assert "no such parameter" in (await bench.seal()).engine_errors[0]
+    assert "no such parameter" in (await bench.seal()).engine_errors[0].message
 
 
 async def test_an_answer_to_other_tokens_is_asked_for_again(bench, fake_sglang):
@@ -232,9 +232,9 @@ async def test_an_engine_that_saw_other_tokens_breaks_the_session(bench, fake_sg
     monkeypatch.setattr("slime_agl.engine.generate._prompt_tokens", lambda *_: 3)
     fake_sglang.say("hi")
     client = await bench.open()
-    with pytest.raises(openai.InternalServerError, match="was shown 3 tokens, but it was sent"):
+    with pytest.raises(openai.InternalServerError, match="reports a prompt of 3 tokens, but it was sent"):
         await say(client)
-    assert "shown 3 tokens" in str((await bench.seal()).broken)
+    assert "a prompt of 3 tokens" in str((await bench.seal()).broken)
 
 
 async def test_a_stream_that_breaks_after_it_began_ends_with_an_error_event(bench, fake_sglang, monkeypatch, caplog):
@@ -252,7 +252,7 @@ async def test_a_stream_that_breaks_after_it_began_ends_with_an_error_event(benc
         fake_sglang.release()
         last = (await response.read()).split(b"\n\n")[-2].strip()
     error = json.loads(last.removeprefix(b"data: "))["error"]
-    assert error["code"] == "gateway_error" and "shown 3 tokens" in error["message"]
+    assert error["code"] == "gateway_error" and "a prompt of 3 tokens" in error["message"]
     assert "InvariantError" in caplog.text
 
 

@@ -86,5 +86,5 @@ async def test_a_parser_that_fails_costs_no_turn(bench, fake_sglang, monkeypatch
     fake_sglang.call_tool("add", {"a": 1})
     choice = await answered(bench)
     assert choice.message.tool_calls is None and choice.message.content == GOOD
-    assert "a parser failed on a turn" in caplog.text
+    assert "parser failed on a turn" in caplog.text
     assert (await bench.seal()).ledger.turns[0].untrained == ""

@@ -218,7 +218,7 @@ async def test_an_image_is_fetched_once_and_an_abort_keeps_it(fake_sglang, place
         ("file:///etc/passwd", "give a data:, http:// or https:// URL"),
         ("data:image/png,abc", "must be data:image/...;base64"),
         ("data:image/png;base64,!", "is not base64"),
-        ("data:image/png;base64,QUJD", "an image of 3 bytes cannot be read"),
+        ("data:image/png;base64,QUJD", "an image of 3 bytes cannot be decoded"),
     ],
 )
 async def test_what_is_no_image_is_refused_before_sampling(fake_sglang, place, url: str, words: str):
@@ -231,7 +231,7 @@ async def test_what_is_no_image_is_refused_before_sampling(fake_sglang, place, u
 async def test_without_a_processor_images_are_refused_and_text_goes_on(fake_sglang, place):
     fake_sglang.say("hello")
     here = await place(fake_sglang, load=lambda: None)
-    with pytest.raises(openai.BadRequestError, match="no image processor of the checkpoint could be loaded"):
+    with pytest.raises(openai.BadRequestError, match="image processor could not be loaded"):
         await here.ask(user("see", RED))
     await here.ask(user("no image"))
     assert len(fake_sglang.requests) == 1
@@ -239,7 +239,9 @@ async def test_without_a_processor_images_are_refused_and_text_goes_on(fake_sgla
 
 async def test_a_placeholder_in_a_text_is_refused(fake_sglang, place):
     here = await place(fake_sglang)
-    with pytest.raises(openai.BadRequestError, match=r"shows 2 images \(<image>\) for the 1 in the messages"):
+    with pytest.raises(
+        openai.BadRequestError, match=r"wrote 2 image placeholders \(<image>\) for the 1 images in the messages"
+    ):
         await here.ask(user("what does <image> mean?", RED))
 
 

@@ -101,7 +101,7 @@ async def test_an_error_after_a_stream_has_begun_is_an_event(start):
         ({"input_ids": [1] * 60, "sampling_params": {"max_new_tokens": 5}}, "context length of 64 tokens: 60 tokens"),
         ({"input_ids": []}, "input_ids is empty"),
         ({"input_ids": [[1], [2]]}, "flat list of integers"),
-        ({"input_ids": [1, 100]}, "input_ids holds 100, the vocabulary has 100 ids"),
+        ({"input_ids": [1, 100]}, "input_ids contains 100, the vocabulary has 100 ids"),
         ({"input_ids": [1], "text": "1"}, "exactly one of input_ids and text"),
         ({}, "exactly one of input_ids and text"),
         ({"input_ids": [1], "sampling_params": {"top_p": 2}}, "sampling_params.top_p is 2.0"),
@@ -149,7 +149,7 @@ async def test_a_crash_in_the_script_is_a_500_that_names_it(start, caplog):
 async def test_abort_by_rid_answers_with_partial_output_and_leaves_the_others(start):
     backend, client = await start(lambda _: ScriptedReply((7, 8, 9), hold=True, partial=2))
     asked = [asyncio.create_task(client.post("/generate", {"input_ids": [1], "rid": rid})) for rid in ("a", "b")]
-    await asyncio.to_thread(backend.wait_until, held=2)
+    await asyncio.to_thread(backend.wait_until, pending=2)
     assert await client.post("/abort_request", {"rid": "a"}) == (200, "")
     status, answer = await asked[0]
     assert (status, answer["output_ids"], answer["meta_info"]["finish_reason"]["type"]) == (200, [7, 8], "abort")
@@ -161,7 +161,7 @@ async def test_abort_by_rid_answers_with_partial_output_and_leaves_the_others(st
 async def test_a_pause_with_an_empty_body_aborts_all_and_new_requests_wait(start):
     backend, client = await start(lambda _: ScriptedReply((7, 8, 9), hold=True, partial=1))
     first = asyncio.create_task(client.post("/generate", {"input_ids": [1]}))
-    await asyncio.to_thread(backend.wait_until, held=1)
+    await asyncio.to_thread(backend.wait_until, pending=1)
     assert (await client.get("/flush_cache"))[0] == 400
     assert (await client.post("/pause_generation"))[0] == 200
     assert (await first)[1]["output_ids"] == [7]
@@ -174,7 +174,7 @@ async def test_a_pause_with_an_empty_body_aborts_all_and_new_requests_wait(start
         "total_reqs": 1,
     }
     await client.post("/continue_generation", {})
-    await asyncio.to_thread(backend.wait_until, held=1)
+    await asyncio.to_thread(backend.wait_until, pending=1)
     backend.release()
     assert (await second)[1]["output_ids"] == [7, 8, 9]
 
@@ -182,7 +182,7 @@ async def test_a_pause_with_an_empty_body_aborts_all_and_new_requests_wait(start
 async def test_a_client_that_goes_away_ends_its_request(start):
     backend, client = await start(lambda _: ScriptedReply((7,), hold=True))
     asked = asyncio.create_task(client.post("/generate", {"input_ids": [1]}))
-    await asyncio.to_thread(backend.wait_until, held=1)
+    await asyncio.to_thread(backend.wait_until, pending=1)
     asked.cancel()
     await asyncio.to_thread(backend.wait_until_answered, 1)
     assert backend.exchanges[0].answer.finish.kind == "abort"
@@ -191,7 +191,7 @@ async def test_a_client_that_goes_away_ends_its_request(start):
 async def test_two_requests_cannot_have_one_rid(start):
     backend, client = await start(lambda _: ScriptedReply((7,), hold=True))
     first = asyncio.create_task(client.post("/generate", {"input_ids": [1], "rid": "a"}))
-    await asyncio.to_thread(backend.wait_until, held=1)
+    await asyncio.to_thread(backend.wait_until, pending=1)
     status, answer = await client.post("/generate", {"input_ids": [1], "rid": "a"})
     assert (status, "already in flight" in answer["error"]["message"]) == (400, True)
     backend.release()
@@ -249,7 +249,7 @@ async def test_stopping_answers_what_is_in_flight():
     async with aiohttp.ClientSession() as session, serve(backend) as server:
         client = Client(session)
         asked = asyncio.create_task(client.post(f"{server.url}/generate", {"input_ids": [1]}))
-        await asyncio.to_thread(backend.wait_until, held=1)
+        await asyncio.to_thread(backend.wait_until, pending=1)
         await server.stop()
         assert (await asked)[1]["output_ids"] == [7]
 

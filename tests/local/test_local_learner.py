@@ -175,5 +175,5 @@ def test_a_batch_that_cannot_train_is_refused():
 
 
 def test_settings_out_of_range_are_refused():
-    with pytest.raises(ConfigError, match="updates of the learner is 0, it must be above 0"):
+    with pytest.raises(ConfigError, match="the learner.s updates is 0, it must be above 0"):
         LearnerSettings(updates=0)

@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_the_router_ends_its_request(routed):
 
 
 def test_a_router_that_cannot_start_shows_its_log(tmp_path):
-    with pytest.raises(EngineUnavailable, match=r"(?s)ended with code 2.*invalid choice: 'nope'"):
+    with pytest.raises(EngineUnavailable, match=r"(?s)exited with code 2.*invalid choice: 'nope'"):
         start_router(["http://127.0.0.1:9"], policy="nope", log=tmp_path / "router.log")
 
 

@@ -63,7 +63,7 @@ def test_a_prompt_beyond_the_last_turn_goes_on():
 def test_a_prompt_that_ends_before_the_recorded_one_differs_at_its_end():
     at = found(CHAT, "ask\ncall\ntool\n3", given=(0,))
     assert (at.kind, at.turn, at.recorded, at.asked) == ("changed", 1, "\n", None)
-    assert "nothing was asked" in at.words
+    assert "nothing in the rerun" in at.words
 
 
 def test_a_recorded_prompt_may_be_asked_too_often():
@@ -83,7 +83,7 @@ def test_equal_text_in_other_tokens_is_told():
         Unrecorded(0, token_array([256]), (), frozenset()),
         lambda ids: ["ab" if i == 256 else chr(i) for i in ids],
     )
-    assert at.diff == ("  the texts are the same, their tokens are not",) and at.asked == "ab"
+    assert at.diff == ("  the texts are equal, the tokens differ",) and at.asked == "ab"
 
 
 def test_an_empty_record_is_gone_beyond_at_once():

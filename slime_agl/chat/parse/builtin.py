@@ -1,7 +1,7 @@
-"""Reading tool calls that stand between `<tool_call>` and `</tool_call>`, without sglang.
+"""Parse tool calls between `<tool_call>` and `</tool_call>`, without sglang.
 
-Two syntaxes: a JSON object (Hermes, Qwen) and `<function=name><parameter=key>value` (Qwen3-Coder),
-the second also without the outer tags.
+Two syntaxes: a JSON object (Hermes, Qwen) and `<function=name><parameter=key>value` (Qwen3-Coder), the second also
+without the outer tags.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Never
 
 from slime_agl.errors import SlimeAglError
 
@@ -24,12 +24,12 @@ _MARKERS = (CLOSE, "</function>")
 
 
 class IllFormed(SlimeAglError):
-    """Tool-call syntax from which no call may be made."""
+    """Tool-call syntax that is broken or cut; no call may be made from it."""
 
     boundary = "chat"
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Never:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -38,10 +38,10 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """text: what stands outside the calls. calls: (name, arguments as JSON text of an object), in order.
+    """text: outside the calls. calls: (name, arguments as the JSON text of an object), in order.
 
     Raises:
-        IllFormed: a name is not text, is blank, or cannot be written in UTF-8; JSON can escape half a surrogate pair.
+        IllFormed: a name is not text, is blank, or cannot be encoded as UTF-8 (JSON can escape half a surrogate pair).
     """
 
     text: str
@@ -57,13 +57,11 @@ class Calls:
                 raise IllFormed(f"a call's name is not text: {error}") from error
 
 
-def read_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Calls:
-    """Read every call in `text`.
-
-    All or nothing: of several calls none counts when one of them is broken or not closed.
+def read_calls(text: str, tools: Sequence[Mapping[str, object]]) -> Calls:
+    """Parse every call in `text`. All or nothing: one broken or unclosed call voids the others.
 
     Raises:
-        IllFormed: a marker is left over, or what stands between two of them is not a call.
+        IllFormed: a marker is unmatched, or the text between two markers is not a call.
     """
     outside: list[str] = []
     calls: list[tuple[str, str]] = []
@@ -73,7 +71,7 @@ def read_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Calls:
         if start[0]:
             close = _END.match(text, end)
             if close is None:
-                raise IllFormed(f"the call of {call[0]} is not followed by {CLOSE}")
+                raise IllFormed(f"the call to {call[0]} is not followed by {CLOSE}")
             end = close.end()
         outside.append(text[at : start.start()])
         calls.append(call)
@@ -85,8 +83,8 @@ def read_calls(text: str, tools: Sequence[Mapping[str, Any]]) -> Calls:
     return Calls(rest.strip() if calls else text, tuple(calls))
 
 
-def object_text(arguments: Any) -> str:
-    """Return a call's arguments as the JSON text of an object. Nothing at all is the empty object.
+def object_text(arguments: object) -> str:
+    """Return a call's arguments as the JSON text of an object; None and '' give the empty object.
 
     Raises:
         IllFormed: they are not an object, or cannot be written as standard JSON in UTF-8.
@@ -102,8 +100,8 @@ def object_text(arguments: Any) -> str:
     return text
 
 
-def _read_call(text: str, at: int, tools: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], int]:
-    """Read the call that begins at `at`. Return it and the position after it."""
+def _read_call(text: str, at: int, tools: Sequence[Mapping[str, object]]) -> tuple[tuple[str, str], int]:
+    """Parse the call at position `at`; return it and the position after it."""
     if text.startswith(FUNCTION, at):
         match = _FUNCTION.match(text, at)
         if match is None:
@@ -118,25 +116,28 @@ def _read_call(text: str, at: int, tools: Sequence[Mapping[str, Any]]) -> tuple[
     return (call["name"], object_text(call.get("arguments", call.get("parameters", {})))), end
 
 
-def _read_function(name: str, body: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def _read_function(name: str, body: str, tools: Sequence[Mapping[str, object]]) -> tuple[str, str]:
     if _PARAMETER.sub("", body).strip():
-        raise IllFormed(f"<function={name}> holds text outside its parameters")
+        raise IllFormed(f"<function={name}> has text outside its parameters")
     properties = _properties(name, tools)
     arguments = {key: _typed(value, properties.get(key)) for key, value in _PARAMETER.findall(body)}
     return name, object_text(arguments)
 
 
-def _properties(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _properties(name: str, tools: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
     for tool in tools:
-        function = tool.get("function") or {}
+        function = _object(tool.get("function"))
         if function.get("name") == name:
-            properties = (function.get("parameters") or {}).get("properties")
-            return properties if isinstance(properties, Mapping) else {}
+            return _object(_object(function.get("parameters")).get("properties"))
     return {}
 
 
-def _typed(value: str, schema: Any) -> Any:
-    """Read a parameter by its schema: a string as it stands, any other type as JSON where it is JSON."""
+def _object(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _typed(value: str, schema: object) -> object:
+    """Parse a parameter by its schema: a string unchanged, any other type as JSON where it is JSON."""
     value = value.removeprefix("\n").removesuffix("\n")
     kinds = _kinds(schema)
     if kinds <= {"string"}:
@@ -148,8 +149,8 @@ def _typed(value: str, schema: Any) -> Any:
     return value if "string" in kinds and read is not None else read
 
 
-def _kinds(schema: Any) -> set[str]:
-    """Return the JSON types a schema allows; none when it says nothing."""
+def _kinds(schema: object) -> set[str]:
+    """Return the JSON types that a schema allows; empty if it names none."""
     if not isinstance(schema, Mapping):
         return set()
     named = schema.get("type") or ()

@@ -1,7 +1,7 @@
-"""Reading gpt-oss turns: messages of a channel each, in OpenAI's harmony format.
+"""Parse gpt-oss turns: messages in channels, in OpenAI's harmony format.
 
-sglang's parser of the name knows one of the two orders in which models write a recipient and a channel, and drops
-calls in the other without a word; so turns of these models are read here, with sglang or without.
+Models write recipient and channel in either order. sglang's parser of this name knows one order and silently drops
+calls in the other, so turns of these models are always parsed here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from slime_agl.chat.parse.builtin import Calls, IllFormed, object_text
 
@@ -23,7 +22,7 @@ _MESSAGE = "<|message|>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Message:
-    """raw: as written. recipient: whom it calls, '' for nobody. begun: its content is. closed: something ends it."""
+    """raw: as written. recipient: of a call, else ''. begun: its content has begun. closed: an end token follows."""
 
     raw: str
     channel: str
@@ -34,10 +33,10 @@ class _Message:
 
 
 class HarmonyReasoning:
-    """Takes the analysis channel for reasoning."""
+    """Treats the analysis channel as reasoning."""
 
     def split(self, text: str, *, opened: bool) -> tuple[str, str]:
-        """Return (reasoning, rest). The rest of a turn that calls keeps its markers, for `HarmonyCalls`."""
+        """Return (reasoning, rest). In a turn with calls the rest keeps its markers, for `HarmonyCalls`."""
         messages = list(_messages(text))
         thoughts = [m for m in messages if m.channel == "analysis" and not m.recipient]
         others = [m for m in messages if m not in thoughts]
@@ -47,27 +46,27 @@ class HarmonyReasoning:
 
 
 class HarmonyCalls:
-    """Takes messages with a recipient for calls."""
+    """Treats messages with a recipient as calls."""
 
-    def read(self, text: str, tools: Sequence[Mapping[str, Any]], *, cut: bool) -> Calls:
-        """Read every call in `text`. cut: the turn ended by length or abort.
+    def read(self, text: str, tools: Sequence[Mapping[str, object]], *, cut: bool) -> Calls:
+        """Parse every call in `text`. cut: the turn ended by length or abort.
 
         Raises:
-            IllFormed: arguments are not a JSON object, or nothing ends the last call of a cut turn.
+            IllFormed: arguments are not a JSON object, or the last call of a cut turn is not closed.
         """
         messages = list(_messages(text))
         calls = []
         for at, message in enumerate(messages, 1):
             if message.recipient:
                 if not message.begun or (cut and at == len(messages) and not message.closed):
-                    raise IllFormed(f"the call of {message.recipient} is not closed")
+                    raise IllFormed(f"the call to {message.recipient} is not closed")
                 calls.append((message.recipient.removeprefix("functions."), object_text(message.content.strip())))
         said = [m.content for m in messages if not m.recipient and m.channel != "analysis"]
         return Calls("\n".join(said).strip(), tuple(calls)) if calls else Calls(text, ())
 
 
 def _messages(text: str) -> Iterator[_Message]:
-    """The messages of a turn. Text without any marker is one message."""
+    """Yield the messages of a turn. Text without markers is one message."""
     if _MESSAGE not in text and not _RECIPIENT.search(text.partition("<|")[0]) and "<|channel|>" not in text:
         yield _Message(raw=text, channel="final", recipient="", content=text, begun=True, closed=False)
         return

@@ -1,11 +1,11 @@
-"""A finished turn's ids to what it said: text, reasoning and tool calls."""
+"""Parse a finished turn's ids into text, reasoning and tool calls."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from slime_agl.chat.parse.builtin import FUNCTION, OPEN, Calls, IllFormed, read_calls
 from slime_agl.chat.parse.harmony import NAME as HARMONY
@@ -20,16 +20,19 @@ logger = logging.getLogger(__name__)
 
 _NO_NAME = re.compile(r"[\s{}\[\]<>\"'`|]")
 
+S = TypeVar("S")
+H = TypeVar("H")
+
 
 class ReplyParser:
     """Parses turns of one model.
 
-    tool_call_parser, reasoning_parser: names of sglang's parsers. Without a name, or without
-    sglang, the built-in ones read `<tool_call>` (JSON or XML) and `<think>`; 'gpt-oss' is always built in.
-    readers: which are in use.
+    tool_call_parser, reasoning_parser: names of sglang's parsers. Without a name, or without sglang, the built-in ones
+    parse `<tool_call>` (JSON or XML) and `<think>`; 'gpt-oss' is always built in.
+    readers: names of the parsers in use.
 
     Raises:
-        ConfigError: sglang is installed and knows no parser of that name.
+        ConfigError: sglang is installed and has no parser of that name.
     """
 
     def __init__(
@@ -53,15 +56,15 @@ class ReplyParser:
         begun: str = "",
         mint: Callable[[int], str],
     ) -> Reply:
-        """Return what a turn said. Never raises for what a model wrote.
+        """Parse a turn. Never raises, whatever the model wrote.
 
-        finish: 'stop', 'length' or 'abort'. tools: without any, call syntax stays text.
+        finish: 'stop', 'length' or 'abort'. tools: without tools, call syntax stays text.
         prompt_opens_think: the generation prompt ends in an open `<think>`.
-        begun: the part of the answer that was written for the model, at the end of its prompt.
+        begun: the start of the reply that the prompt already contained.
         mint: returns the id of the k-th call, from 0.
 
-        A turn that was cut makes calls only if all call syntax in it is closed. Where syntax gives no
-        call, or a parser breaks, the raw text comes back, flagged ill-formed, so that no half call can be executed.
+        A cut turn yields calls only if all its call syntax is closed. If call syntax yields no call, or a parser fails,
+        the reply is the raw text, flagged ill-formed, so that no partial call can be executed.
         """
         cut = finish != STOP
         text = said = begun + self._text(ids)
@@ -76,13 +79,13 @@ class ReplyParser:
             logger.debug("ill-formed tool call (finish %s): %s", finish, error)
             return Reply(said, reasoning, (), ill_formed=True)
         except Exception:  # a parser must never break a turn: its tokens are already sampled
-            logger.warning("a parser failed on a turn of %d tokens; its text is passed on", len(ids), exc_info=True)
+            logger.warning("parser failed on a turn of %d tokens; replying with its text", len(ids), exc_info=True)
             return Reply(said, reasoning, (), ill_formed=True)
         calls = tuple(ToolCall(mint(k), name, arguments) for k, (name, arguments) in enumerate(found.calls))
         return Reply(found.text, reasoning, calls)
 
     def _text(self, ids: Sequence[int]) -> str:
-        """Decode without the stop id that ended the turn, and with every other special token."""
+        """Decode without the final stop id, but with all other special tokens."""
         ended = bool(ids) and ids[-1] in self._renderer.stop_ids
         return self._renderer.decode(ids[:-1] if ended else ids)
 
@@ -93,7 +96,7 @@ class ReplyParser:
         if thought is None:
             return "", text
         if END_THINK not in text and OPEN in thought[0] and not cut:
-            # Qwen models now and then call without closing their reasoning first.
+            # Qwen models sometimes call without closing their reasoning first.
             reasoning, _, call = thought[0].partition(OPEN)
             return reasoning.strip("\n"), OPEN + call
         return thought
@@ -109,15 +112,15 @@ class ReplyParser:
         else:
             if text.count(OPEN) <= len(found.calls) and (found.calls or FUNCTION not in text):
                 return found
-        # There is call syntax that sglang passes over.
+        # Some call syntax was skipped by sglang.
         return read_calls(text, tools)
 
 
 def _require_names(found: Calls, tools: list[dict]) -> None:
-    """Refuse calls of what can be no tool: some parsers take a whole block of another syntax for a name.
+    """Refuse names that cannot be tools: some parsers take a whole block of another syntax for a name.
 
     Raises:
-        IllFormed: a name is offered by none of `tools`, and holds what names do not.
+        IllFormed: a name is not among `tools` and has characters that names do not have.
     """
     offered = {(tool.get("function") or {}).get("name") for tool in tools}
     for name, _ in found.calls:
@@ -125,20 +128,20 @@ def _require_names(found: Calls, tools: list[dict]) -> None:
             raise IllFormed(f"a call's name is {name[:60]!r}, not the name of a tool")
 
 
-def _named(sglangs: type, harmony: type, name: str | None) -> Any:
-    """The parser of that name; None for the built-in one."""
+def _named(sglangs: Callable[[str], S], harmony: Callable[[], H], name: str | None) -> S | H | None:
+    """Return the parser of that name; None for the built-in one."""
     if not name or name == HARMONY:
         return harmony() if name else None
     try:
         return sglangs(name)
     except ConfigError:
         raise
-    except Exception as error:  # importing sglang starts GPU libraries, which fail in ways of their own
-        logger.warning("sglang's parser %r is not available (%s); the built-in one is used", name, error)
+    except Exception as error:  # importing sglang loads GPU libraries, which can raise anything
+        logger.warning("sglang's parser %r is not available (%s); using the built-in one", name, error)
         return None
 
 
-def _reader(parser: Any, name: str | None) -> str:
+def _reader(parser: object, name: str | None) -> str:
     if parser is None:
         return "built-in"
     return f"built-in for {name}" if name == HARMONY else f"sglang's {name}"

@@ -1,10 +1,9 @@
-"""The conversations a chat template is tried with."""
+"""Trial conversations for chat templates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from slime_agl.chat.template.delta import Continuation
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
@@ -28,7 +27,7 @@ KINDS = (
     "tool_then_prefill",
 )
 LONGEST_KIND = 4
-# What new messages say, each a word that stands nowhere else in a conversation.
+# Words of the new messages; each occurs nowhere else in a conversation.
 RESULTS, ASKED, TOLD = ("nightfall", "landfall"), "foghorn", "halyard"
 USER = {"role": "user", "content": "Is the harbour free?"}
 KEPT = "semaphore"
@@ -43,9 +42,9 @@ _NEXT = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A continuation of a known kind. words: what the continued turn says last.
+    """A continuation of a known kind. words: the last words of the continued turn.
 
-    news: the word of each new message that stands nowhere else, with the role that says it.
+    news: (role, word) of each new message; the word occurs nowhere else.
     """
 
     continuation: Continuation
@@ -54,18 +53,18 @@ class Probe:
 
 
 def can_try(kind: str) -> bool:
-    """Say whether there are probes of this kind: results of calls first, then users and systems, a prefill last."""
+    """Check that there are probes of this kind: results of calls, then user and system messages, then a prefill."""
     head, *rest = parts = kind.split("_then_")
     speakers = rest if head in _HEADS else parts
     speakers = speakers[:-1] if speakers[-1:] == ["prefill"] else speakers
     return kind == "again" or (len(parts) <= LONGEST_KIND and all(role in _NEXT for role in speakers))
 
 
-def probes(kind: str, kwargs: Mapping[str, Any], *, reasoning: bool, shows_calls: bool) -> Iterator[Probe]:
-    """Yield continuations of one kind: first turn, after talk, after tools, within a chain of tools, and said twice.
+def probes(kind: str, kwargs: Mapping[str, object], *, reasoning: bool, shows_calls: bool) -> Iterator[Probe]:
+    """Yield continuations of one kind: first turn, after talk, after tools, within a chain of tools, and doubled.
 
-    shows_calls: the template writes calls. A turn that calls says nothing beside, because some templates
-    move such text behind the results; where no call is shown, its text is all there is to find it by.
+    shows_calls: the template writes calls. Turns with calls then have no text, because some templates move such text
+    behind the results; otherwise the text is the only way to find the turn.
     """
     calls = calls_of(kind)
     words = VALUE if calls and shows_calls else ANSWER
@@ -93,7 +92,7 @@ def probes(kind: str, kwargs: Mapping[str, Any], *, reasoning: bool, shows_calls
 
 
 def calls_of(kind: str) -> tuple[ToolCall, ...]:
-    """The calls that the continued turn of a kind made. The last one's argument is VALUE."""
+    """Return the calls of the continued turn of a kind. The last one's argument is VALUE."""
     if kind.startswith("parallel_"):
         return (_call(1, "first lantern"), _call(2, VALUE))
     return (_call(1, VALUE),) if kind.startswith(("tool", "call")) else ()
@@ -125,7 +124,7 @@ def _call(number: int, value: str) -> ToolCall:
 
 
 def result_of(call: ToolCall, said: str) -> dict:
-    """The message that answers `call`."""
+    """Return the message that answers `call`."""
     return {"role": "tool", "content": said, "tool_call_id": call.id, "name": call.name}
 
 

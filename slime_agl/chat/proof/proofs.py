@@ -1,13 +1,12 @@
-"""Proofs by trial: is a delta the tail of the full render, and does the history stay as it was?"""
+"""Prove by trial that a delta is the tail of the full render, and that the history stays unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from slime_agl.chat.proof.probes import THOUGHT, USER, VALUE, Probe, calls_of, probes
 from slime_agl.chat.proof.report import KindReport
-from slime_agl.chat.template.delta import Continuation, Fork, Mode, Tail, render_whole, tail_of
+from slime_agl.chat.template.delta import Continuation, Fork, Method, Tail, render_whole, tail_of
 from slime_agl.chat.template.messages import Reply, reply_message
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import BEHIND, ELSEWHERE
@@ -15,22 +14,24 @@ from slime_agl.chat.template.shape import PROBE_TOOLS
 from slime_agl.errors import TemplateError
 
 
-def prove(renderer: Renderer, kind: str, kwargs: Mapping[str, Any]) -> KindReport:
-    """Try every probe of a kind. What the template refuses is a result, not an error."""
-    shows_calls = VALUE in shown(renderer, [USER, reply_message(Reply("", "", calls_of("tool")))], PROBE_TOOLS, kwargs)
+def prove(renderer: Renderer, kind: str, kwargs: Mapping[str, object]) -> KindReport:
+    """Try every probe of a kind. A refusal by the template is a finding, not an error."""
+    shows_calls = VALUE in try_render(
+        renderer, [USER, reply_message(Reply("", "", calls_of("tool")))], PROBE_TOOLS, kwargs
+    )
     plain = list(probes(kind, kwargs, reasoning=False, shows_calls=shows_calls))
     thinking = list(probes(kind, kwargs, reasoning=True, shows_calls=shows_calls))
     fulls = [(probe, full) for probe in plain + thinking if (full := whole(renderer, probe.continuation))]
     if not fulls:
-        return KindReport(mode="fork", reason="template_refused", keeps_plain=False, keeps_reasoning=False)
-    mode, reason = _choose(renderer, fulls)
+        return KindReport(method="fork", reason="template_refused", keeps_plain=False, keeps_reasoning=False)
+    method, reason = _choose(renderer, fulls)
     keeps_plain, keeps_reasoning = (
         [_keeps(renderer, probe.continuation, full) for probe, full in fulls if probe in group]
         for group in (plain, thinking)
     )
     hides = {role: None for probe, full in fulls for role, word in probe.news if word not in full}
     return KindReport(
-        mode=mode,
+        method=method,
         reason=reason,
         keeps_plain=bool(keeps_plain) and all(keeps_plain),
         keeps_reasoning=bool(keeps_reasoning) and all(keeps_reasoning),
@@ -38,43 +39,43 @@ def prove(renderer: Renderer, kind: str, kwargs: Mapping[str, Any]) -> KindRepor
     )
 
 
-def shown(
+def try_render(
     renderer: Renderer,
     messages: Sequence[dict],
     tools: list[dict] | None,
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
     generation_prompt: bool = False,
 ) -> str:
-    """Render, or return '' when the template refuses."""
+    """Render; return '' if the template refuses."""
     try:
         return renderer.render(messages, tools, kwargs, generation_prompt)
     except TemplateError:
         return ""
 
 
-def whole(renderer: Renderer, c: Continuation, kwargs: Mapping[str, Any] | None = None) -> str:
-    """Render all of a continuation, or return '' when the template refuses. kwargs: in place of its own."""
+def whole(renderer: Renderer, c: Continuation, kwargs: Mapping[str, object] | None = None) -> str:
+    """Render all of a continuation; return '' if the template refuses. kwargs: replace its own."""
     try:
         return render_whole(renderer, [*c.context, reply_message(c.reply), *c.new_messages], c, kwargs)
     except TemplateError:
         return ""
 
 
-def _choose(renderer: Renderer, fulls: list[tuple[Probe, str]]) -> tuple[Mode, str]:
-    """Return the cheapest mode that is right for every probe, and what speaks against the cheaper ones."""
+def _choose(renderer: Renderer, fulls: list[tuple[Probe, str]]) -> tuple[Method, str]:
+    """Return the cheapest method that is right for every probe, and why the next cheaper one is not."""
     encoded = [(probe, full, renderer.encode(full)) for probe, full in fulls]
     against = ""
-    for mode in ("short", "real"):
-        failure = next((why for case in encoded if (why := _failure(renderer, *case, mode))), "")
+    for method in ("short", "real"):
+        failure = next((why for case in encoded if (why := _failure(renderer, *case, method))), "")
         if not failure:
-            return mode, against
+            return method, against
         against = failure
     return "fork", against
 
 
-def _failure(renderer: Renderer, probe: Probe, full: str, full_ids: list[int], mode: Mode) -> str:
-    """Return why the delta is not what follows the continued turn in the full render, '' when it is."""
-    tail = tail_of(renderer, probe.continuation, mode)
+def _failure(renderer: Renderer, probe: Probe, full: str, full_ids: list[int], method: Method) -> str:
+    """Return '' if the delta is the text after the continued turn in the full render, else the reason why not."""
+    tail = tail_of(renderer, probe.continuation, method)
     if isinstance(tail, Fork):
         return tail.reason
     if not full.endswith(tail.text) or full_ids[-len(tail.ids) :] != tail.ids:
@@ -86,12 +87,12 @@ def _failure(renderer: Renderer, probe: Probe, full: str, full_ids: list[int], m
 
 
 def _starts_at_turn_end(renderer: Renderer, full: str, tail: Tail, words: str) -> bool:
-    """Say whether no stop token stands between the turn's last words and the tail."""
+    """Check that there is no stop token between the turn's last words and the tail."""
     _, found, gap = full[: -len(tail.text)].rpartition(words)
     return bool(found) and not any(token in gap for token in renderer.stop_tokens)
 
 
 def _keeps(renderer: Renderer, c: Continuation, full: str) -> bool:
-    """Say whether the prompt of the continued turn, and its reasoning, stand unchanged in the next prompt."""
-    prompt = shown(renderer, c.context, c.tools, c.kwargs, True)
+    """Check that the next prompt contains the continued turn's prompt and reasoning unchanged."""
+    prompt = try_render(renderer, c.context, c.tools, c.kwargs, True)
     return bool(prompt) and full.startswith(prompt) and (not c.reply.reasoning or THOUGHT in full[len(prompt) :])

@@ -1,15 +1,14 @@
-"""Does a parser read what the template writes? A model trained on the template writes the same."""
+"""Check that a parser reads what the template writes, as a model trained on the template writes the same."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from os.path import commonprefix
-from typing import Any
 
 from slime_agl.chat.parse.reply import ReplyParser
 from slime_agl.chat.proof.probes import ANSWER, THOUGHT, USER, calls_of
-from slime_agl.chat.proof.proofs import shown
+from slime_agl.chat.proof.proofs import try_render
 from slime_agl.chat.template.messages import END_THINK, THINK, Reply, reply_message
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.shape import PROBE_TOOLS
@@ -21,7 +20,7 @@ NOT_SHOWN = "not shown by the template"
 def round_trips(renderer: Renderer, parser: ReplyParser) -> dict[str, str]:
     """Parse turns in the template's own syntax: `call`, `parallel_calls`, `reasoning`, `reasoning_and_call`.
 
-    Each is '' when it comes back as it was, else what came back instead.
+    Each is '' if the turn comes back unchanged, else a description of the difference.
     """
     call, calls = calls_of("tool"), calls_of("parallel_tools")
     return {
@@ -33,8 +32,8 @@ def round_trips(renderer: Renderer, parser: ReplyParser) -> dict[str, str]:
 
 
 def _trip(renderer: Renderer, parser: ReplyParser, said: Reply) -> str:
-    opened = renderer.encode(shown(renderer, [USER], PROBE_TOOLS, {}, True))
-    written = renderer.encode(shown(renderer, [USER, reply_message(said)], PROBE_TOOLS, {}))
+    opened = renderer.encode(try_render(renderer, [USER], PROBE_TOOLS, {}, True))
+    written = renderer.encode(try_render(renderer, [USER, reply_message(said)], PROBE_TOOLS, {}))
     prompt = commonprefix([opened, written])
     ids = _turn(renderer, written[len(prompt) :])
     text = renderer.decode(ids)
@@ -44,7 +43,7 @@ def _trip(renderer: Renderer, parser: ReplyParser, said: Reply) -> str:
         ids,
         finish=STOP,
         tools=PROBE_TOOLS,
-        # A history writes `</think>` alone where the generation prompt would have opened the reasoning.
+        # In a history, `</think>` stands alone if the generation prompt would have opened the reasoning.
         prompt_opens_think=renderer.decode(prompt[-8:]).rstrip().endswith(THINK) or text.lstrip().startswith(END_THINK),
         mint=lambda number: said.tool_calls[number].id if number < len(said.tool_calls) else "more",
     )
@@ -52,7 +51,7 @@ def _trip(renderer: Renderer, parser: ReplyParser, said: Reply) -> str:
 
 
 def _turn(renderer: Renderer, written: list[int]) -> list[int]:
-    """What a model samples of `written`: all through the first stop id."""
+    """Return the part of `written` that a model samples: everything through the first stop id."""
     end = next((at for at, token in enumerate(written, 1) if token in renderer.stop_ids), len(written))
     return written[:end]
 
@@ -67,12 +66,12 @@ def _difference(said: Reply, read: Reply) -> str:
     return "" if said.text.strip() == read.text.strip() else f"the text {_brief(read.text)}"
 
 
-def _calls(reply: Reply) -> list[tuple[str, Any]]:
+def _calls(reply: Reply) -> list[tuple[str, object]]:
     return [(call.name, json.loads(call.arguments)) for call in reply.tool_calls]
 
 
 def _word(text: str) -> str:
-    """What a template writes of an argument or a thought, whatever its syntax."""
+    """Return the word of an argument or a thought that a template writes in any syntax."""
     if not text.startswith("{"):
         return text
     arguments: Mapping[str, str] = json.loads(text)

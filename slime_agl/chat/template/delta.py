@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Protocol
 
 from slime_agl.chat.template.glue import Glue
 from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import Seams
-from slime_agl.chat.template.tail import Continuation, Fork, Mode, Tail, render_whole, tail_of
+from slime_agl.chat.template.tail import Continuation, Fork, Method, Tail, render_whole, tail_of
 from slime_agl.errors import ConfigError
 from slime_agl.trace.turn import Media
 
 __all__ = [
-    "Continuation", "Delta", "DeltaEncoder", "Fork", "Mode", "Plan", "Tail", "kind_of", "render_whole", "tail_of"
-]  # fmt: skip
+    "Continuation",
+    "Delta",
+    "DeltaEncoder",
+    "Fork",
+    "Method",
+    "Plan",
+    "Tail",
+    "kind_of",
+    "render_whole",
+    "tail_of",
+]
 
 HISTORY = ("append", "template")
 
@@ -26,7 +35,7 @@ HISTORY = ("append", "template")
 class Delta:
     """The ids to append to those of the continued turn. They are glue, never trained.
 
-    media: the images they show. rendered: the template ran for them; else their text was assembled (see `glue`).
+    media: images among them. rendered: the template was run; else the text was assembled (see `glue`).
     """
 
     ids: list[int]
@@ -35,25 +44,25 @@ class Delta:
 
 
 class Plan(Protocol):
-    """The audit's findings about the template. kwargs: template variables of the request."""
+    """The audit's findings on the template. kwargs: template variables of the request."""
 
     @property
     def closes_turns(self) -> bool:
-        """The template writes a stop token after an assistant turn; else the next opener is the stop token."""
+        """True if the template writes a stop token after an assistant turn; else the next opener is the stop token."""
         ...
 
-    def mode(self, kind: str, kwargs: Mapping[str, Any]) -> Mode: ...
+    def method(self, kind: str, kwargs: Mapping[str, object]) -> Method: ...
 
-    def rewrites(self, kind: str, kwargs: Mapping[str, Any], *, reasoning: bool) -> bool:
-        """The template shows earlier turns differently from how they were sampled."""
+    def rewrites(self, kind: str, kwargs: Mapping[str, object], *, reasoning: bool) -> bool:
+        """True if the template writes earlier turns differently from how they were sampled."""
         ...
 
 
 class DeltaEncoder:
-    """Extends a turn's ids by what came after them.
+    """Extends a turn's ids by the messages that follow it.
 
     history: 'append' keeps the ids that the model was sent; 'template' forks where the template would rewrite them, so
-    that training sees what a stock chat endpoint sends.
+    that training sees what a stock chat endpoint would send.
 
     Raises:
         ConfigError: `history` is neither.
@@ -70,47 +79,47 @@ class DeltaEncoder:
         self._short: set[tuple[frozenset[int], str]] = set()
 
     def delta(self, c: Continuation) -> Delta | Fork:
-        """Return the ids to append, or why the turn cannot be extended.
+        """Return the ids to append, or the reason why the turn cannot be extended.
 
-        In context 'short' the cost grows with the new messages only; the first time also with system message and tools.
+        With method 'short' the cost grows with the new messages only; on first use, also with system message and tools.
         """
         kind = kind_of(c.reply, c.new_messages, prefilled=c.prefill is not None)
         if any(message["role"] == "assistant" for message in c.new_messages):
             return Fork("edited_reply")
-        mode = self._mode(kind, c.kwargs)
-        if mode == "fork":
+        method = self._method(kind, c.kwargs)
+        if method == "fork":
             return Fork("unproven")
         if self._history == "template" and self._plan.rewrites(kind, c.kwargs, reasoning=_has_reasoning(c)):
             return Fork("history_rewritten")
-        ids = self._glue.ids(c) if mode == "short" else None
+        ids = self._glue.ids(c) if method == "short" else None
         if ids is not None:
             return Delta(self._splice(ids, c.last_id), rendered=False)
-        tail = tail_of(self._renderer, c, mode)
+        tail = tail_of(self._renderer, c, method)
         if isinstance(tail, Fork):
             return tail
-        dropped = self._seams.fork(c, tail, mode)
+        dropped = self._seams.fork(c, tail, method)
         if dropped is not None:
             return dropped
         return Delta(self._splice(tail.ids, c.last_id), tail.media)
 
     def quick(self, c: Continuation) -> bool:
-        """Return False if `delta` may take tenths of a second: its shape is new and has to be tried first."""
+        """Return False if `delta` may take tenths of a second, because this shape has to be proven first."""
         return self._glue.knows(c)
 
-    def _mode(self, kind: str, kwargs: Mapping[str, Any]) -> Mode:
-        """Ask the plan. The common case, a proven kind without template variables, is cached: the plan builds a key."""
+    def _method(self, kind: str, kwargs: Mapping[str, object]) -> Method:
+        """Ask the plan; cache proven kinds without template variables, as the plan's own lookup has to build a key."""
         known = (self._renderer.marker_ids, kind)
         if not kwargs and known in self._short:
             return "short"
-        mode = self._plan.mode(kind, kwargs)
-        if mode == "short" and not kwargs:
+        method = self._plan.method(kind, kwargs)
+        if method == "short" and not kwargs:
             self._short.add(known)
-        return mode
+        return method
 
     def _splice(self, ids: list[int], last_id: int | None) -> list[int]:
-        """Leave the marker out when the model has already ended its turn.
+        """Drop the marker if the model already ended its turn.
 
-        Without a sampled stop id (length, stop string, abort) the marker closes the turn for the model, as glue.
+        Without a sampled stop id (length, stop string, abort) the marker stays, as glue, and closes the turn.
         """
         # Two families of templates. A closer: every turn ends with a stop id, so any sampled stop id already closed it,
         # and ids[0] would close it twice. An opener (GLM): the stop id opens the next role, so it may only be left out
@@ -120,15 +129,14 @@ class DeltaEncoder:
 
 
 def _has_reasoning(c: Continuation) -> bool:
-    earlier: Any = (message.get("reasoning_content") for message in c.context)
-    return bool(c.reply.reasoning) or any(earlier)
+    return bool(c.reply.reasoning) or any(message.get("reasoning_content") for message in c.context)
 
 
 def kind_of(reply: Reply, new_messages: Sequence[dict], *, prefilled: bool = False) -> str:
-    """Name a continuation by what was called and who speaks next.
+    """Name a continuation by the calls it answers and the roles that follow.
 
     'user', 'tool', 'parallel_tools', 'tool_then_user', 'call_then_user' (an unanswered call),
-    'again' (nothing new), 'user_then_prefill', and so on. Neighbours of one role count as one.
+    'again' (nothing new), 'user_then_prefill', and so on. Consecutive messages of one role count once.
     """
     roles = [role for role, _ in groupby(message["role"] for message in new_messages)] + ["prefill"] * prefilled
     answered = roles[:1] == ["tool"]

@@ -1,7 +1,7 @@
-"""A faster encoder of the same vocabulary, used only where it is seen to be the same.
+"""Encode with tiktoken where it provably gives the same ids as the tokenizer.
 
-tiktoken splits and merges byte-level BPE several times as fast as Hugging Face's tokenizers. It is
-built from the tokenizer's own vocabulary, pattern and added tokens, and compared before it is used.
+tiktoken is several times as fast as Hugging Face's tokenizers on byte-level BPE. It is built from the tokenizer's own
+vocabulary, pattern and added tokens, and compared with the tokenizer before use.
 """
 
 from __future__ import annotations
@@ -13,37 +13,61 @@ import threading
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import orjson
 
+from slime_agl.chat.template.token_text import byte_of_character
+from slime_agl.chat.template.tokenizer import Tokenizer, core_of
 from slime_agl.lru import LRU
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Core
 
 logger = logging.getLogger(__name__)
 
 Encode = Callable[[str], list[int]]
 
-# Longer texts go to the tokenizer itself: tiktoken's pattern matcher gives up on endless words.
+# Longer texts go to the tokenizer itself: tiktoken's pattern matcher fails on very long words.
 LONGEST_TEXT = 200_000
-PROOFS, TOKENS_A_PROOF = 1500, 24
-# Letters of texts that came more than once, and how long the shortest of them is; and how many are known to have come.
+TRIALS, TOKENS_PER_TRIAL = 1500, 24
+# Cache of repeated texts: total characters, characters of the shortest text worth caching, and number of hashes of
+# texts seen once.
 REPEATED_ROOM, SHORTEST_REPEATED, SEEN = 2_000_000, 200, 4096
 SPECIMENS = (
-    "", " ", "\n", "\n\n", " \n \n", "  two  spaces ", "tab\tand\r\nreturns\r\r\n", "    indented = {'a': [1, 2.50]}\n",
-    "I'm, you're, it's, WE'LL, they'd, o'clock, don'ts; 'S 'T", "12 345 6789 0.001 1e-9 2026-08-01T10:00:00Z 1,000",
-    '{"name": "search", "arguments": {"query": "caf\\u00e9 \\"x\\"", "n": 3}}', "</tool_response>\n<tool_response>\n",
-    "naïve café Ünïcödé Straße ŒUVRE ﬁnance", "Привет, мир! Γειά σου Κόσμε", "日本語のテキスト。中文文本,全角！한국어 문장",
-    "مرحبا بالعالم שלום עולם हिन्दी ไทย", "👍🏽 👩‍👩‍👧‍👦 🇩🇪 ✓ ∑∫√ →", "a\u0301 e\u0323\u0302 \u200b\u200d\ufeff\u00a0\u2028",
-    "x" * 300, "=" * 80 + "\n" + "-" * 81, "((((]]]]}}}};;;;$$$$####@@@@!!!!????", "snake_case camelCase SCREAMING-KEBAB x86_64",
-)  # fmt: skip
+    "",
+    " ",
+    "\n",
+    "\n\n",
+    " \n \n",
+    "  two  spaces ",
+    "tab\tand\r\nreturns\r\r\n",
+    "    indented = {'a': [1, 2.50]}\n",
+    "I'm, you're, it's, WE'LL, they'd, o'clock, don'ts; 'S 'T",
+    "12 345 6789 0.001 1e-9 2026-08-01T10:00:00Z 1,000",
+    '{"name": "search", "arguments": {"query": "caf\\u00e9 \\"x\\"", "n": 3}}',
+    "</tool_response>\n<tool_response>\n",
+    "naïve café Ünïcödé Straße ŒUVRE ﬁnance",
+    "Привет, мир! Γειά σου Κόσμε",
+    "日本語のテキスト。中文文本,全角！한국어 문장",
+    "مرحبا بالعالم שלום עולם हिन्दी ไทย",
+    "👍🏽 👩‍👩‍👧‍👦 🇩🇪 ✓ ∑∫√ →",
+    "a\u0301 e\u0323\u0302 \u200b\u200d\ufeff\u00a0\u2028",
+    "x" * 300,
+    "=" * 80 + "\n" + "-" * 81,
+    "((((]]]]}}}};;;;$$$$####@@@@!!!!????",
+    "snake_case camelCase SCREAMING-KEBAB x86_64",
+)
 
 
-def fast_encoder(tokenizer: Any) -> Encode | None:
-    """Return an encoder that gives what the tokenizer's own gives, without special tokens added; None when
-    the tokenizer is of another kind, or one text of many comes out differently."""
+def fast_encoder(tokenizer: Tokenizer) -> Encode | None:
+    """Return a tiktoken encoder with the same ids as the tokenizer; it adds no special tokens.
+
+    Returns None if the tokenizer is not byte-level BPE, or if any trial text gives other ids.
+    """
     import tiktoken
 
-    core = getattr(tokenizer, "backend_tokenizer", None)
+    core = core_of(tokenizer)
     if core is None or (pattern := _pattern(core)) is None:
         return None
     model = orjson.loads(core.to_str())
@@ -63,7 +87,7 @@ def fast_encoder(tokenizer: Any) -> Encode | None:
     def encode(text: str) -> list[int]:
         if len(text) > LONGEST_TEXT or (composes and not unicodedata.is_normalized("NFC", text)):
             return own(text)
-        # tiktoken looks for added tokens with a pattern matcher that takes longer than all the rest.
+        # Splitting at added tokens here is faster: tiktoken's own search for them takes longer than the encoding.
         ids: list[int] = []
         for at, piece in enumerate(pieces(text)):
             if at % 2:
@@ -76,38 +100,39 @@ def fast_encoder(tokenizer: Any) -> Encode | None:
     for text in _texts(list(words), list(special)):
         tried += 1
         if encode(text) != own(text):
-            logger.info("tiktoken splits %r differently from the tokenizer, which is used", text[:60])
+            logger.info("tiktoken encodes %r differently; encoding with the tokenizer itself", text[:60])
             return None
-    logger.info("encoding with tiktoken, equal to the tokenizer on %d texts", tried)
+    logger.info("encoding with tiktoken; it agrees with the tokenizer on %d texts", tried)
     return encode
 
 
 def _between(special: Mapping[str, int]) -> Callable[[str], list[str]]:
-    """A function that cuts a text into what stands between added tokens, and those, in turn."""
+    """Return a function that splits a text into plain pieces (even places) and added tokens (odd places)."""
     if not special:
         return lambda text: [text]
     return re.compile("(" + "|".join(map(re.escape, special)) + ")").split
 
 
 class Repeated:
-    """Encodes texts, and holds the ids of those that came before: system prompts and tools open many conversations.
+    """Encodes texts and caches the ids of repeated ones, as many conversations share their system prompt and tools.
 
-    A text is held from its second time on. Texts of `room` letters in all are held, those used last.
+    A text is cached the second time it is encoded. room: total characters of cached texts; the least recently used
+    are dropped first.
     """
 
     def __init__(self, encode: Encode, room: int = REPEATED_ROOM) -> None:
         self._encode, self._room = encode, room
         self._seen: LRU[int, None] = LRU(SEEN)
-        self._held: LRU[str, array] = LRU(room, size=len)
+        self._cached: LRU[str, array] = LRU(room, size=len)
         self._lock = threading.Lock()
 
     def __call__(self, text: str) -> Sequence[int]:
         if len(text) < SHORTEST_REPEATED:
             return self._encode(text)
         with self._lock:
-            held = self._held.used(text)
-        if held is not None:
-            return held
+            cached = self._cached.used(text)
+        if cached is not None:
+            return cached
         ids = self._encode(text)
         with self._lock:
             self._note(text, ids)
@@ -116,12 +141,12 @@ class Repeated:
     def _note(self, text: str, ids: list[int]) -> None:
         if hash(text) not in self._seen:
             self._seen[hash(text)] = None
-        elif text not in self._held and len(text) <= self._room:
-            self._held[text] = array("i", ids)
+        elif text not in self._cached and len(text) <= self._room:
+            self._cached[text] = array("i", ids)
 
 
-def _pattern(core: Any) -> str | None:
-    """The pattern that cuts text into words before merging; None for any pipeline but one pattern on bytes."""
+def _pattern(core: Core) -> str | None:
+    """Return the pattern that splits text before merging; None unless the pipeline is one pattern, then bytes."""
     if core.pre_tokenizer is None or core.truncation is not None:
         return None
     steps = orjson.loads(core.pre_tokenizer.__getstate__())
@@ -136,27 +161,27 @@ def _pattern(core: Any) -> str | None:
     return split["pattern"].get("Regex") if kind in (None, "NFC") else None
 
 
-def _ranks(model: Mapping[str, Any]) -> dict[bytes, int] | None:
-    """The vocabulary as bytes to ids, when ids are the order of merging; else None."""
+def _ranks(model: Mapping) -> dict[bytes, int] | None:
+    """Map the vocabulary's bytes to ids; None unless ids follow the order of merges. model: of tokenizer.json."""
     plain = not any(
         model.get(name)
         for name in ("dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "unk_token")
     )
     if model.get("type") != "BPE" or not plain:
         return None
-    letters, vocabulary = _bytes_of_letters(), model["vocab"]
+    values, vocabulary = byte_of_character(), model["vocab"]
     merged = [vocabulary["".join(pair if isinstance(pair, list) else pair.split(" "))] for pair in model["merges"]]
     if any(before > after for before, after in zip(merged, merged[1:], strict=False)):
         return None
     try:
-        ranks = {bytes(letters[letter] for letter in word): rank for word, rank in vocabulary.items()}
+        ranks = {bytes(values[character] for character in word): rank for word, rank in vocabulary.items()}
     except KeyError:
         return None
     return ranks if all(bytes([value]) in ranks for value in range(256)) else None
 
 
-def _special(added: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
-    """Added tokens by text; None when which one is found where could depend on how it is looked for."""
+def _special(added: Sequence[Mapping]) -> dict[str, int] | None:
+    """Map the texts of added tokens to ids; None if they could overlap ambiguously in a text."""
     if any(token["single_word"] or token["lstrip"] or token["rstrip"] for token in added):
         return None
     texts = sorted(token["content"] for token in added)
@@ -169,19 +194,12 @@ def _special(added: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
 
 
 def _texts(words: list[bytes], special: list[str]) -> Iterator[str]:
-    """Specimens, each also between added tokens; and words of the vocabulary, strung together at random."""
+    """Yield specimens, alone and between added tokens, and random strings of words from the vocabulary."""
     for specimen in SPECIMENS:
         yield specimen
         for token in special[:8]:
             yield f"{specimen}{token}{specimen}{token}"
     chance = random.Random(0)
-    for _ in range(PROOFS):
-        drawn = b"".join(chance.choices(words, k=TOKENS_A_PROOF)).decode("utf-8", "ignore")
+    for _ in range(TRIALS):
+        drawn = b"".join(chance.choices(words, k=TOKENS_PER_TRIAL)).decode("utf-8", "ignore")
         yield drawn + (chance.choice(special) if special and chance.random() < 0.3 else "") + chance.choice(SPECIMENS)
-
-
-def _bytes_of_letters() -> dict[str, int]:
-    """The letters in which byte-level BPE writes bytes (GPT-2's table): printable ones stand for themselves."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [value for value in range(256) if value not in set(printable)]
-    return {chr(value): value for value in printable} | {chr(256 + at): value for at, value in enumerate(others)}

@@ -1,16 +1,16 @@
 """Assemble the text of a continuation without running the template.
 
-Why: rendering is most of what a continued turn would cost. With Qwen2.5's template and one tool, a tail takes 0.51 ms of
-CPU rendered and 0.05 ms assembled, where the gateway's whole turn takes 0.6 ms.
+Why: rendering would be most of the cost of a continued turn. With Qwen2.5's template and one tool, a tail takes 0.51 ms
+of CPU rendered and 0.05 ms assembled; the gateway's whole turn takes 0.6 ms.
 
 How: most templates write constant text around the content of new messages. The tail is rendered once with marks in
 place of the contents; cut at the marks, it gives the constant pieces. Later tails are those pieces with the real
 contents between them.
 
-Proof: the audit first proves that the rendered tail, in context 'short', is the end of the whole conversation's
+Proof: the audit first proves that the rendered tail, with method 'short', is the end of the whole conversation's
 rendering. Then, before the first assembly of each shape (see `_shape`), about a hundred trials compare assembled with
-rendered text. Their contents are what a template could react to: its own string literals, JSON, numbers, tags, white
-space, long runs. One difference, or a shape that is never tried (images, prefills), and every tail is rendered.
+rendered text. Their contents are things that a template could react to: its own string literals, JSON, numbers, tags,
+white space, long runs. After one difference, or for shapes that are never tried (images, prefills), tails are rendered.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _SAID = (
 
 Pieces = tuple[str, ...]
 Manner = Callable[[str], str]
-"""How a template writes a content: unchanged (`str`), or stripped (`str.strip`)."""
+"""How a template writes content: unchanged (`str`) or stripped (`str.strip`)."""
 ContinuationShape = tuple[tuple[str, ...], int, bool, bytes]
 Kind = tuple[ContinuationShape, bool, bool]
 
 
 class Glue:
-    """Caches the pieces of one renderer's tails in context 'short', keyed by everything they can depend on.
+    """Caches the pieces of one renderer's tails (method 'short'), keyed by everything they can depend on.
 
     That is: roles of the new messages, number of calls, white space at the ends of contents, system message, tools,
     template variables, stop tokens.
@@ -69,7 +69,7 @@ class Glue:
         self._cached: LRU[object, tuple[Manner | None, Pieces | None]] = LRU(CACHED)
 
     def ids(self, c: Continuation) -> list[int] | None:
-        """Return the ids that `tail_of` returns in context 'short', or None if the tail has to be rendered."""
+        """Return the ids that `tail_of` returns with method 'short', or None if the tail has to be rendered."""
         if not _assemblable(c):
             return None
         manner, pieces = self._pieces(c)
@@ -80,7 +80,7 @@ class Glue:
         return ids if ids and ids[0] in self._renderer.marker_ids else None
 
     def knows(self, c: Continuation) -> bool:
-        """Return False if `ids` would first run the trials of a new shape, which take up to a few tenths of a second."""
+        """Return False if `ids` would first run the trials of a new shape, which can take a few tenths of a second."""
         return not _assemblable(c) or _kind(c) in self._proven
 
     def _pieces(self, c: Continuation) -> tuple[Manner | None, Pieces | None]:

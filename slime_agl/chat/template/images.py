@@ -1,4 +1,4 @@
-"""Images in messages: found, loaded, shown to the engine, and turned into the ids and tensors of a checkpoint's processor."""
+"""Images in messages: find and load them, and encode them with the checkpoint's processor."""
 
 from __future__ import annotations
 
@@ -8,32 +8,39 @@ import io
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.error import HTTPError
 
 from slime_agl.errors import TemplateError
 from slime_agl.lru import LRU
 from slime_agl.trace.turn import Media
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 FETCH_SECONDS = 20.0
 LARGEST_IMAGE = 32 * 1024 * 1024
-PICTURES_HELD = 64
+PICTURES_CACHED = 64
 PROMPT_KEYS = frozenset({"input_ids", "attention_mask"})
-# As slime asks: ids as lists, everything of another modality as tensors. Templates have written every special token.
-PROCESSOR_OPTIONS: dict[str, Any] = {
+# As slime calls it: ids as lists, other modalities as tensors. The template has already written all special tokens.
+PROCESSOR_OPTIONS: dict[str, dict[str, object]] = {
     "text_kwargs": {"return_tensors": None, "return_mm_token_type_ids": False, "add_special_tokens": False},
     **{name: {"return_tensors": "pt"} for name in ("audio_kwargs", "images_kwargs", "videos_kwargs")},
 }
 
 
+Processed = Mapping[str, Any]
+"""A processor's output: `input_ids` as lists, and tensors of any library."""
+
+
 class Processor(Protocol):
-    """A Hugging Face processor: text with placeholders and images to expanded `input_ids` and the model's tensors."""
+    """A Hugging Face processor: expands the placeholders in a text; returns `input_ids` and the model's tensors."""
 
-    def __call__(self, *, text: str, images: Sequence[Any], **options: Any) -> Mapping[str, Any]: ...
+    def __call__(self, *, text: str, images: Sequence[Image], **options: object) -> Processed: ...
 
 
-def images_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """URLs of the images in normalised messages, in the order in which a template shows them."""
+def images_of(messages: Sequence[Mapping]) -> list[str]:
+    """Return the URLs of the images in normalised messages, in order."""
     return [
         part["image"]
         for message in messages
@@ -44,29 +51,30 @@ def images_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 class Vision:
-    """Encodes text with images. Safe to use from many threads; loads what it needs when the first image comes.
+    """Encodes text with images. Thread-safe.
 
-    load: returns the checkpoint's processor, or None when there is none. Pictures are kept for the latest URLs,
-    so that each is fetched and decoded once while a conversation shows it.
+    load: returns the checkpoint's processor, or None without one; called at the first image. Decoded pictures are
+    cached by URL, so that each is fetched once per conversation.
     """
 
     def __init__(self, load: Callable[[], Processor | None]) -> None:
         self._load = load
         self._lock = threading.Lock()
         self._processor: Processor | None = None
-        self._pictures: LRU[str, Any] = LRU(PICTURES_HELD)
+        self._pictures: LRU[str, Image] = LRU(PICTURES_CACHED)
 
     def available(self) -> bool:
-        """Whether there is a processor; loads it."""
+        """Load the processor; return False if there is none."""
         with self._lock:
             self._processor = self._processor or self._load()
             return self._processor is not None
 
     def encode(self, text: str, urls: Sequence[str]) -> tuple[list[int], Media]:
-        """Ids of rendered text with every placeholder expanded, and what of it training needs.
+        """Return the ids of rendered text with every placeholder expanded, and the media that training needs.
 
         Raises:
-            TemplateError: there is no processor, an image cannot be had, or the template shows them in another number.
+            TemplateError: there is no processor, an image cannot be loaded, or the numbers of placeholders and images
+                differ.
         """
         with self._lock:
             processor = self._ready()
@@ -74,14 +82,14 @@ class Vision:
             ids = self._processed(processor, text, pictures)["input_ids"][0]
         return [int(token) for token in ids], Media(text, tuple(as_engine_takes(picture) for picture in pictures))
 
-    def train_inputs(self, media: Media) -> dict[str, Any]:
-        """The processor's tensors for one turn's images (pixel_values, ...), by name."""
+    def train_inputs(self, media: Media) -> dict[str, object]:
+        """Return the processor's tensors for one turn's images (pixel_values, ...), by name."""
         with self._lock:
             output = self._processed(self._ready(), media.text, self.pictures(media))
         return {name: value for name, value in output.items() if name not in PROMPT_KEYS}
 
-    def pictures(self, media: Media) -> list[Any]:
-        """A turn's images, opened."""
+    def pictures(self, media: Media) -> list[Image]:
+        """Decode a turn's images."""
         return [_opened(_from_data(url)) for url in media.images]
 
     def _ready(self) -> Processor:
@@ -89,58 +97,58 @@ class Vision:
             self._processor = self._load()
         if self._processor is None:
             raise TemplateError(
-                "a message holds an image, and no image processor of the checkpoint could be loaded; send text only, or "
-                "train a checkpoint with a processor where slime and pillow are installed"
+                "a message contains an image, but the checkpoint's image processor could not be loaded; send text "
+                "only, or train a checkpoint that has a processor, with slime and pillow installed"
             )
         return self._processor
 
-    def _picture(self, url: str) -> Any:
+    def _picture(self, url: str) -> Image:
         picture = self._pictures.used(url)
         if picture is None:
             picture = self._pictures[url] = _opened(_from_data(url) if url.startswith("data:") else _fetched(url))
         return picture
 
-    def _processed(self, processor: Processor, text: str, pictures: list[Any]) -> Mapping[str, Any]:
+    def _processed(self, processor: Processor, text: str, pictures: list[Image]) -> Processed:
         placeholder = getattr(processor, "image_token", None)
-        if isinstance(placeholder, str) and (shown := text.count(placeholder)) != len(pictures):
+        if isinstance(placeholder, str) and (written := text.count(placeholder)) != len(pictures):
             raise TemplateError(
-                f"the chat template shows {shown} images ({placeholder}) for the {len(pictures)} in the messages; use the "
-                "checkpoint's own template, and keep the placeholder out of texts"
+                f"the chat template wrote {written} image placeholders ({placeholder}) for the {len(pictures)} images "
+                "in the messages; use the checkpoint's own template, and keep the placeholder out of texts"
             )
         try:
             return processor(text=text, images=pictures, **PROCESSOR_OPTIONS)
         except Exception as error:  # a processor is a checkpoint's own code and may raise anything
             raise TemplateError(
-                f"the image processor refuses {len(pictures)} images: {type(error).__name__}: {error}"
+                f"the image processor failed on {len(pictures)} images: {type(error).__name__}: {error}"
             ) from error
 
 
-def as_engine_takes(picture: Any) -> str:
-    """An opened image as slime sends it: a data URL of a PNG without alpha channel."""
+def as_engine_takes(picture: Image) -> str:
+    """Encode a picture as slime sends it: the data URL of a PNG."""
     buffer = io.BytesIO()
     picture.save(buffer, format="PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _opened(raw: bytes) -> Any:
+def _opened(raw: bytes) -> Image:
     try:
         from PIL import Image
     except ImportError as error:
-        raise TemplateError("a message holds an image; install pillow to train on images") from error
+        raise TemplateError("a message contains an image; install pillow to train on images") from error
     try:
         return Image.open(io.BytesIO(raw)).convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise TemplateError(f"an image of {len(raw)} bytes cannot be read: {error}") from error
+        raise TemplateError(f"an image of {len(raw)} bytes cannot be decoded: {error}") from error
 
 
 def _from_data(url: str) -> bytes:
     head, comma, data = url.partition(",")
     if not comma or not head.endswith(";base64"):
-        raise TemplateError(f"an image URL begins with {head[:60]!r}; a data: URL must be data:image/...;base64,...")
+        raise TemplateError(f"an image URL starts with {head[:60]!r}; a data: URL must be data:image/...;base64,...")
     try:
         return base64.b64decode(data, validate=True)
     except binascii.Error as error:
-        raise TemplateError(f"an image's data: URL of {len(data)} characters is not base64: {error}") from error
+        raise TemplateError(f"the data: URL of an image ({len(data)} characters) is not base64: {error}") from error
 
 
 def _fetched(url: str) -> bytes:
@@ -149,8 +157,10 @@ def _fetched(url: str) -> bytes:
             raw = response.read(LARGEST_IMAGE + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, HTTPError):
-            error.close()  # it is the answer too, and holds the connection
+            error.close()  # it is also the response, and keeps the connection open
         raise TemplateError(f"the image at {url[:200]} cannot be fetched: {error}") from error
     if len(raw) > LARGEST_IMAGE:
-        raise TemplateError(f"the image at {url[:200]} has more than {LARGEST_IMAGE} bytes, the most that is fetched")
+        raise TemplateError(
+            f"the image at {url[:200]} is larger than the limit of {LARGEST_IMAGE} bytes; send a smaller one"
+        )
     return raw

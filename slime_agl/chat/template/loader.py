@@ -1,26 +1,27 @@
-"""Tokenizers from a checkpoint directory, a GGUF file or a model name."""
+"""Load tokenizers from a checkpoint directory, a GGUF file or a model name."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import cast
 
+from slime_agl.chat.template.tokenizer import Tokenizer
 from slime_agl.errors import TemplateError
 
-# Where configs of models that read images or speech keep what belongs to their text.
+# Sections of multimodal configs that describe the language model.
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config", "thinker_config")
 TURN_OPENER, TURN_CLOSER = "<|im_start|>", "<|im_end|>"
 
 
-def load_tokenizer(path: str, *, trust_remote_code: bool = True) -> Any:
+def load_tokenizer(path: str, *, trust_remote_code: bool = True) -> Tokenizer:
     """Load a Hugging Face tokenizer.
 
-    path: a checkpoint directory, a `.gguf` file, a directory that holds exactly one, or a model name.
-    trust_remote_code: whether code in it may run, and what is not here may be fetched.
+    path: a checkpoint directory, a `.gguf` file, a directory with exactly one, or a model name.
+    trust_remote_code: allow running its code, and downloading it by name.
 
     Raises:
-        TemplateError: nothing there can be loaded.
+        TemplateError: no tokenizer can be loaded from `path`.
     """
     from transformers import AutoTokenizer
 
@@ -37,6 +38,8 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = True) -> Any:
             f"no tokenizer at {path}: give a directory with tokenizer files or a .gguf file "
             f"({type(error).__name__}: {' '.join(str(error).split())})"
         ) from error
+    # transformers' own types leave out the special tokens, which its tokenizers make up at run time.
+    tokenizer = cast("Tokenizer", tokenizer)
     _close_turns(tokenizer)
     return tokenizer
 
@@ -57,11 +60,10 @@ def stop_ids_of(path: str) -> frozenset[int]:
     return frozenset(named if isinstance(named, list) else [] if named is None else [named])
 
 
-def vocab_size_of(path: str, tokenizer: Any) -> int:
-    """Ids that a checkpoint's model can sample: all below this number.
+def vocab_size_of(path: str, tokenizer: Tokenizer) -> int:
+    """Return the vocabulary size of a checkpoint's model; every id that it can sample is below.
 
-    The size in its config.json, where it is padded beyond the tokenizer's; of a GGUF file or a checkpoint without a
-    config.json, the tokenizer's, with the paddings that it names.
+    This is the (padded) size in config.json; for a GGUF file, or without config.json, the tokenizer's largest id + 1.
 
     Raises:
         TemplateError: the config is not a JSON object.
@@ -74,8 +76,8 @@ def vocab_size_of(path: str, tokenizer: Any) -> int:
     return max(known or [max(tokenizer.get_vocab().values(), default=-1) + 1])
 
 
-def _config(path: str) -> dict[str, Any]:
-    """The checkpoint's config.json as it stands, {} without one."""
+def _config(path: str) -> dict[str, object]:
+    """Read the checkpoint's config.json; {} without one."""
     file = Path(path) / "config.json"
     if not Path(path).exists():
         from transformers.utils.hub import cached_file
@@ -105,14 +107,14 @@ def _gguf_file(path: Path) -> Path | None:
     found = sorted(path.glob("*.gguf"))
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
-        raise TemplateError(f"{path} holds {len(found)} .gguf files; name one of them: {names}")
+        raise TemplateError(f"{path} contains {len(found)} .gguf files; name one of them: {names}")
     return found[0] if found else None
 
 
-def _close_turns(tokenizer: Any) -> None:
-    """Make a ChatML tokenizer's end of sequence the token that closes a turn.
+def _close_turns(tokenizer: Tokenizer) -> None:
+    """Set a ChatML tokenizer's end of sequence to the token that closes a turn.
 
-    Some GGUF files store the token that opens one; a model sampled with it would never be stopped.
+    Some GGUF files name the token that opens one; generation with it would never stop.
     """
     if tokenizer.eos_token == TURN_OPENER and TURN_CLOSER in tokenizer.get_vocab():
         tokenizer.eos_token = TURN_CLOSER

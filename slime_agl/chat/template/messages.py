@@ -1,7 +1,7 @@
-"""Chat messages as agents send them, and as a chat template takes them.
+"""Chat messages as agents send them and as chat templates take them.
 
-A *normalised* message holds only what templates read: role, content (a string, or a list of
-text and image parts when it shows images), name, tool_call_id, reasoning_content and tool_calls with arguments as an object.
+A *normalised* message has only the keys that templates read: role, content (a string, or a list of text and image parts
+if it has images), name, tool_call_id, reasoning_content, and tool_calls with arguments as an object.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
 
 from slime_agl.errors import TemplateError
 
 IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 ROLES = ("system", "user", "assistant", "tool")
 THINK, END_THINK = "<think>", "</think>"
-# Kinds of parts that are text, and the key it stands under.
+# Types of text parts, and the key of the text.
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call the model made. id: what the agent answers to. arguments: JSON text, exactly as the agent gets it."""
+    """A call by the model. id: the agent's answer refers to it. arguments: JSON text, exactly as sent to the agent."""
 
     id: str
     name: str
@@ -32,11 +31,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a finished turn said.
+    """A finished turn, parsed.
 
-    text, reasoning: '' when absent. ill_formed: `text` is raw, because it holds
-    tool-call syntax from which no call may be made. stopped_by: the stop string that
-    was sampled after `text`, which the agent was not given.
+    text, reasoning: '' if absent. ill_formed: `text` is raw, because its tool-call syntax is broken or cut.
+    stopped_by: the stop string that was sampled after `text` and not sent to the agent.
     """
 
     text: str
@@ -48,29 +46,29 @@ class Reply:
 
     def __post_init__(self) -> None:
         if self.ill_formed and self.tool_calls:
-            raise ValueError(f"an ill-formed reply carries {len(self.tool_calls)} tool calls; it may carry none")
+            raise ValueError(f"an ill-formed reply has {len(self.tool_calls)} tool calls; it must have none")
 
 
 def normalise(messages: list[dict]) -> list[dict]:
-    """Reduce OpenAI chat messages to what a chat template takes.
+    """Reduce OpenAI chat messages to the form that chat templates take.
 
-    None becomes '', text parts are joined with one space (as SGLang does for templates that
-    take strings), images in OpenAI's and Anthropic's shapes become {type: image, image: url}, 'developer' becomes 'system', JSON arguments become objects; text that is
-    not a JSON object stays text. Keys that no template reads are dropped. The input is not
-    changed, and normalising twice changes nothing.
+    None becomes '', text parts are joined with one space (as SGLang does for templates that take strings), images in
+    OpenAI's and Anthropic's formats become {type: image, image: url}, 'developer' becomes 'system', JSON arguments
+    become objects; text that is not a JSON object stays text. Keys that no template reads are dropped. The input is not
+    modified. Idempotent.
 
     Raises:
-        TemplateError: an unknown role, or a part that cannot be shown, with the message's index.
+        TemplateError: an unknown role, or an unsupported part; names the message's index.
     """
     return [_normalise_one(message, index) for index, message in enumerate(messages)]
 
 
 def same_reply(reply: Reply, message: dict) -> bool:
-    """Say whether an assistant message, raw or normalised, echoes `reply`.
+    """Check that an assistant message, raw or normalised, echoes `reply`.
 
-    Calls agree by name and parsed arguments, in order, whatever their ids; a client that writes
-    calls into the content names them by their ids. Text agrees up to white space, with or without
-    the stop string that ended it. Reasoning may be echoed apart, echoed inside the content, or dropped.
+    Calls are compared by name and parsed arguments, in order, whatever their ids; a client that writes calls into the
+    content names them by id. Text is compared up to white space, with or without the stop string that ended it.
+    Reasoning may be echoed in its own field, inside the content, or not at all.
     """
     if message.get("role") != "assistant":
         return False
@@ -88,7 +86,7 @@ def same_reply(reply: Reply, message: dict) -> bool:
 
 
 def same_message(a: dict, b: dict) -> bool:
-    """Say whether two messages reach the template as the same message, or are one assistant message echoed twice.
+    """Check that two messages are the same once normalised, or echo the same assistant message.
 
     Raises:
         TemplateError: they differ as sent, and one of them cannot be normalised.
@@ -100,8 +98,8 @@ def same_message(a: dict, b: dict) -> bool:
 
 
 def reply_message(reply: Reply) -> dict:
-    """Return the normalised assistant message that says what `reply` says."""
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    """Return `reply` as a normalised assistant message."""
+    message: dict[str, object] = {"role": "assistant", "content": reply.text}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
@@ -110,8 +108,8 @@ def reply_message(reply: Reply) -> dict:
 
 
 def wire_message(reply: Reply) -> dict:
-    """Return the assistant message of a chat completion that says what `reply` says, arguments as JSON text."""
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text or (None if reply.tool_calls else "")}
+    """Return `reply` as the assistant message of a chat completion, arguments as JSON text."""
+    message: dict[str, object] = {"role": "assistant", "content": reply.text or (None if reply.tool_calls else "")}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
@@ -122,13 +120,13 @@ def wire_message(reply: Reply) -> dict:
     return message
 
 
-def call_entry(call_id: str, name: str, arguments: Any) -> dict:
+def call_entry(call_id: str, name: str, arguments: object) -> dict:
     """Return one normalised entry of `tool_calls`."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": as_object(arguments)}}
 
 
-def as_object(arguments: Any) -> Any:
-    """Return JSON text as the object it holds; no text at all as {}; anything else unchanged."""
+def as_object(arguments: object) -> object:
+    """Parse the JSON text of an object; None and '' become {}; anything else is returned unchanged."""
     if arguments is None or arguments == "":
         return {}
     if not isinstance(arguments, str):
@@ -141,9 +139,9 @@ def as_object(arguments: Any) -> Any:
 
 
 def split_think(text: str, *, opened: bool = False) -> tuple[str, str] | None:
-    """Split `<think>reasoning</think>rest` into (reasoning, rest), or return None when nothing is thought.
+    """Split `<think>reasoning</think>rest` into (reasoning, rest), or return None without reasoning.
 
-    opened: the prompt has already written `<think>`. Reasoning that never ends has no rest.
+    opened: the prompt already wrote `<think>`. If the reasoning is not closed, rest is ''.
     """
     head = text.lstrip()
     if head.startswith(THINK):
@@ -161,8 +159,8 @@ def _normalise_one(message: dict, index: int) -> dict:
     if role not in ROLES:
         raise TemplateError(f"{where} has role {role!r}; a chat template takes {', '.join(ROLES)} and developer")
     content = message.get("content")
-    out: dict[str, Any] = {"role": role}
-    if isinstance(content, list) and shows_images(content):
+    out: dict[str, object] = {"role": role}
+    if isinstance(content, list) and has_images(content):
         out["content"] = _parts(content, where, role)
     else:
         out["content"] = _content(content, where)
@@ -176,14 +174,14 @@ def _normalise_one(message: dict, index: int) -> dict:
     return out
 
 
-def _normalise_call(call: Mapping[str, Any], where: str) -> dict:
+def _normalise_call(call: Mapping, where: str) -> dict:
     function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise TemplateError(f"{where} has type {call.get('type')!r} and names no function; send function calls only")
     return call_entry(call.get("id") or "", function["name"], function.get("arguments"))
 
 
-def _content(content: Any, where: str) -> str:
+def _content(content: object, where: str) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
@@ -193,14 +191,14 @@ def _content(content: Any, where: str) -> str:
     return " ".join(_part(part, f"{where}.content[{k}]") for k, part in enumerate(content))
 
 
-def shows_images(content: Any) -> bool:
-    """Whether a message's content has a part that is an image, in any shape."""
+def has_images(content: object) -> bool:
+    """Check a message's content for image parts, in any format."""
     return isinstance(content, list) and any(map(_is_image, content))
 
 
-def _parts(content: list[Any], where: str, role: str) -> list[dict[str, str]]:
+def _parts(content: list, where: str, role: str) -> list[dict[str, str]]:
     if role not in ("user", "tool"):
-        raise TemplateError(f"{where} is of role {role} and holds an image; images come from users and tools")
+        raise TemplateError(f"{where} has role {role} and contains an image; only user and tool messages may")
     return [
         {"type": "image", "image": _image_url(part, f"{where}.content[{k}]")}
         if _is_image(part)
@@ -209,46 +207,47 @@ def _parts(content: list[Any], where: str, role: str) -> list[dict[str, str]]:
     ]
 
 
-def _is_image(part: Any) -> bool:
+def _is_image(part: object) -> bool:
     kind = part.get("type") if isinstance(part, Mapping) else None
     return isinstance(kind, str) and kind in IMAGE_TYPES
 
 
-def _image_url(part: Mapping[str, Any], where: str) -> str:
-    """The URL of an image part: OpenAI's `image_url` and `input_image`, Anthropic's `source`, or a normalised one."""
+def _image_url(part: Mapping, where: str) -> str:
+    """Return the URL of an image part: OpenAI's `image_url` or `input_image`, Anthropic's `source`, or normalised."""
     given = part.get("image_url", part.get("image", part.get("source")))
     given = given if isinstance(given, Mapping) else {"url": given, "detail": part.get("detail")}
     if given.get("type") == "base64":
         return f"data:{given.get('media_type')};base64,{given.get('data')}"
     if given.get("detail") not in (None, "auto", "high"):
-        raise TemplateError(f"{where} asks for detail {given['detail']!r}; images are shown as they are")
+        raise TemplateError(f"{where} asks for detail {given['detail']!r}; images are sent unchanged, use auto or high")
     url = given.get("url")
     if not isinstance(url, str) or not url.startswith(("data:", "http://", "https://")):
         raise TemplateError(f"{where} is an image at {str(url)[:60]!r}; give a data:, http:// or https:// URL")
     return url
 
 
-def _part(part: Any, where: str) -> str:
+def _part(part: object, where: str) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    text = part.get(TEXT_PARTS[kind]) if isinstance(kind, str) and kind in TEXT_PARTS else None
+    key = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    text = part.get(key) if key and isinstance(part, Mapping) else None
     if not isinstance(text, str):
-        raise TemplateError(f"{where} has type {kind!r}; text and images can be shown to the model")
+        raise TemplateError(f"{where} has type {kind!r}; send text and images only")
     return text
 
 
-def _same_call(ours: ToolCall, theirs: Mapping[str, Any]) -> bool:
+def _same_call(ours: ToolCall, theirs: Mapping[str, object]) -> bool:
     function = theirs.get("function")
     if not isinstance(function, Mapping) or function.get("name") != ours.name:
         return False
     return _canonical(as_object(ours.arguments)) == _canonical(as_object(function.get("arguments")))
 
 
-def _canonical(value: Any) -> Any:
-    """Rewrite a JSON value so that == is equality of JSON: 1 is 1.0, but neither is true.
+def _canonical(value: object) -> object:
+    """Rewrite a JSON value so that == compares JSON: 1 equals 1.0, but neither equals true.
 
-    Many clients hold a whole number beyond 64 bits as a float, and send that back.
+    Many clients parse an integer beyond 64 bits as a float, and echo the float.
     """
     if isinstance(value, dict):
         return {key: _canonical(item) for key, item in value.items()}
@@ -263,13 +262,13 @@ def _canonical(value: Any) -> Any:
 
 
 def _spoken(text: str) -> str:
-    """Drop the reasoning that a client has written into the content."""
+    """Drop reasoning that a client echoed inside the content."""
     thought = split_think(text, opened=END_THINK in text)
     return text if thought is None else thought[1]
 
 
 def _as_reply(message: dict) -> Reply:
-    """Return what a normalised assistant message says."""
+    """Parse a normalised assistant message."""
     calls = [(call["id"], call["function"]) for call in message.get("tool_calls", ())]
     return Reply(
         message["content"],

@@ -1,4 +1,4 @@
-"""How a tool call begins in a template's own syntax: what a call that must be made is started with."""
+"""Start a forced tool call in the template's own syntax."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any
 
 from slime_agl.chat.template.messages import END_THINK, THINK, call_entry
 from slime_agl.chat.template.renderer import Renderer
@@ -17,19 +16,19 @@ ASK = {"role": "user", "content": "x"}
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """text: what comes after the generation prompt; shown to the model, so never trained. call: its part of the call."""
+    """text: appended to the generation prompt, so never trained. call: its part that starts the call."""
 
     text: str
     call: str
 
 
-def call_opening(renderer: Renderer, tools: list[dict], name: str | None, kwargs: Mapping[str, Any]) -> Opening:
-    """Return the beginning of a call, up to the tool's name, or through it when `name` is given.
+def call_opening(renderer: Renderer, tools: list[dict], name: str | None, kwargs: Mapping[str, object]) -> Opening:
+    """Return the start of a call: up to the tool's name, or through it if `name` is given.
 
-    Reasoning that the generation prompt opens is closed first.
+    If the generation prompt opens reasoning, that is closed first.
 
     Raises:
-        TemplateError: the template does not show where a call begins.
+        TemplateError: where a call starts cannot be told from the template's output.
     """
     asked = renderer.render([ASK], tools, kwargs)
     wanted = name or "Sntnl" + secrets.token_hex(8)
@@ -39,7 +38,10 @@ def call_opening(renderer: Renderer, tools: list[dict], name: str | None, kwargs
     left, written = asked[len(shared) :], answered[len(shared) :]
     before, found, _ = written.partition(wanted)
     if not found or not before.strip() or (left and THINK not in left):
-        raise TemplateError("the chat template does not show how a tool call begins, so none can be asked for")
+        raise TemplateError(
+            "the chat template's output does not tell how a tool call begins, so no call can be forced; "
+            "use tool_choice auto"
+        )
     before += name or ""
     text = f"\n{END_THINK}\n\n{before.lstrip()}" if left else before
     return Opening(text, before.rpartition(END_THINK)[2].lstrip("\n"))

@@ -1,4 +1,4 @@
-"""Messages to text to ids, for one tokenizer and one chat template."""
+"""Render messages to text and encode text to ids, for one tokenizer and one chat template."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ import copy
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.images import Vision, images_of
 from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of
 from slime_agl.chat.template.shape import Shape, find_shape
 from slime_agl.chat.template.token_text import token_bytes
+from slime_agl.chat.template.tokenizer import Tokenizer, core_of
 from slime_agl.errors import TemplateError
 from slime_agl.trace.turn import Media
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Core
 
 __all__ = ["Renderer", "load_tokenizer", "stop_ids_of"]
 
 
 class Renderer:
-    """Renders a chat template and encodes what it wrote. Safe to use from many threads at once.
+    """Renders a chat template and encodes the text. Thread-safe.
 
-    tokenizer: a Hugging Face tokenizer. Encoding goes to a private copy of its Rust core, because
-    the shared one raises 'Already borrowed' when its settings change while another thread encodes.
-    chat_template: Jinja text that replaces the tokenizer's own.
-    template_kwargs: variables for every render; those of a single call go over them.
-    extra_stop_ids: ids that end a turn beside the tokenizer's own end of sequence.
-    vision: encodes what shows images; without it they are refused.
-    encoder: encodes in the tokenizer's place; it must give the same ids (see `fast_encoder`).
+    tokenizer: a Hugging Face tokenizer. Encoding uses a private copy of its Rust core, because the shared one raises
+    'Already borrowed' if its settings change while another thread encodes.
+    chat_template: Jinja source that replaces the tokenizer's own.
+    template_kwargs: variables for every render; those of a single call override them.
+    extra_stop_ids: ids that end a turn, besides the tokenizer's end of sequence.
+    vision: encodes text with images; without it images are refused.
+    encoder: replaces the tokenizer's encoding; must give the same ids (see `fast_encoder`).
 
     Raises:
         TemplateError: there is no chat template.
@@ -35,10 +39,10 @@ class Renderer:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         *,
         chat_template: str | None = None,
-        template_kwargs: Mapping[str, Any] | None = None,
+        template_kwargs: Mapping[str, object] | None = None,
         extra_stop_ids: Iterable[int] = (),
         vision: Vision | None = None,
         encoder: Callable[[str], list[int]] | None = None,
@@ -66,36 +70,36 @@ class Renderer:
 
     @property
     def template(self) -> str:
-        """The source of the template, or of all of them where the tokenizer has several."""
-        own = self._template or self._tokenizer.chat_template
+        """The source of the template, or of all of them if the tokenizer has several."""
+        own = self._template or self._tokenizer.chat_template or ""
         return own if isinstance(own, str) else "\n".join(own.values())
 
     def add_stop_id(self, stop_id: int) -> None:
-        """Learn an id that the engine reports to have ended a turn. It stays known."""
+        """Add an id that the engine reported as the end of a turn."""
         if stop_id not in self.stop_ids:
             self._set_stop_ids(self.stop_ids | {stop_id})
 
     def with_stop_ids(self, more: Iterable[int]) -> Renderer:
-        """Return a renderer of the same template that also takes `more` for ids that end a turn."""
+        """Return a renderer of the same template with `more` among its stop ids."""
         other = copy.copy(self)
         other._set_stop_ids(self.stop_ids | frozenset(more))
         return other
 
     def added_ids(self, text: str) -> list[int]:
-        """Return the ids of the added tokens in `text`, in order: special ones, and words of call syntax."""
+        """Return the ids of the added tokens in `text`, in order: special tokens, and words of call syntax."""
         return [token for token in self.encode(text) if token in self._added]
 
     def render(
         self,
         messages: Sequence[dict],
         tools: list[dict] | None,
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: Mapping[str, object] | None = None,
         generation_prompt: bool = True,
     ) -> str:
-        """Return the text the template writes for normalised messages.
+        """Return the template's text for normalised messages.
 
         Raises:
-            TemplateError: the template refuses them, in its own words.
+            TemplateError: the template raised; carries its message.
         """
         shape = self._shape
         variables = {**self._template_kwargs, **(kwargs or {})}
@@ -110,7 +114,7 @@ class Renderer:
             )
         except Exception as error:  # a template is a program of its own and may raise anything
             images = len(images_of(messages))
-            hint = f"; they show {images} images, and this template seems to take text only" if images else ""
+            hint = f"; they contain {images} images, and this template seems to take text only" if images else ""
             roles = ", ".join(str(message.get("role")) for message in messages[-4:])
             raise TemplateError(
                 f"the chat template refuses {len(messages)} messages (last roles: {roles}): "
@@ -118,12 +122,12 @@ class Renderer:
             ) from error
 
     def render_open(
-        self, messages: Sequence[dict], text: str, tools: list[dict] | None, kwargs: Mapping[str, Any] | None = None
+        self, messages: Sequence[dict], text: str, tools: list[dict] | None, kwargs: Mapping[str, object] | None = None
     ) -> str:
-        """Return the text the template writes for messages and an assistant message that says `text` and is not finished.
+        """Return the template's text for messages and an unfinished assistant message that says `text`.
 
-        The template writes the message as part of a conversation, so what it puts before the text (an empty
-        `<think>` block, say) stands there too; what it puts after the text is cut off.
+        The message is rendered as part of the conversation: text that the template writes before it (such as an empty
+        `<think>` block) stays, text after it is cut off.
 
         Raises:
             TemplateError: the template refuses the messages, or does not write the text exactly once.
@@ -139,22 +143,22 @@ class Renderer:
         return written.partition(mark)[0]
 
     def prompt_ids(
-        self, messages: Sequence[dict], tools: list[dict] | None, kwargs: Mapping[str, Any] | None = None
+        self, messages: Sequence[dict], tools: list[dict] | None, kwargs: Mapping[str, object] | None = None
     ) -> list[int]:
-        """Return the ids of a first prompt: everything rendered, with the generation prompt."""
-        return self.shown(self.render(messages, tools, kwargs), messages)[0]
+        """Return the ids of a first prompt: all messages and the generation prompt."""
+        return self.encode_with_images(self.render(messages, tools, kwargs), messages)[0]
 
-    def shown(self, text: str, messages: Sequence[dict]) -> tuple[list[int], Media | None]:
-        """Return the ids of rendered text in which the images of `messages` stand, and those images.
+    def encode_with_images(self, text: str, messages: Sequence[dict]) -> tuple[list[int], Media | None]:
+        """Encode rendered text with the images of `messages`; return ids and images.
 
         Raises:
-            TemplateError: an image cannot be shown.
+            TemplateError: an image cannot be encoded.
         """
         urls = images_of(messages)
         return self.vision.encode(text, urls) if urls else (self.encode(text), None)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Return the ids of `text` and, unless asked, nothing else: no beginning or end of sequence is added."""
+        """Return the ids of `text`; no beginning or end of sequence is added by default."""
         if self._encoder is not None and not add_special_tokens:
             return self._encoder(text)
         if self._core is not None:
@@ -163,7 +167,7 @@ class Renderer:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Return the text of `ids`, with no clean-up of spaces."""
+        """Return the text of `ids`, without clean-up of spaces."""
         if self._core is not None:
             return self._core.decode(list(ids), skip_special_tokens=skip_special_tokens)
         with self._slow_lock:
@@ -172,13 +176,13 @@ class Renderer:
             )
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
-        """Return the UTF-8 bytes that each id stands for by itself."""
+        """Return the UTF-8 bytes of each id on its own."""
         return token_bytes(self._tokenizer, ids)
 
     def _set_stop_ids(self, stop_ids: frozenset[int]) -> None:
-        """Publish the stop ids, and those among them that can mark the end of a turn in rendered text.
+        """Set the stop ids, and the markers among them: those that show the end of a turn in rendered text.
 
-        Only an added token can: an ordinary word given as a stop id also occurs in what people say.
+        Only added tokens are markers: an ordinary word that is a stop id also occurs inside messages.
         """
         texts = {i: self.decode([i]) for i in stop_ids if i in self._added}
         markers = {i: text for i, text in texts.items() if text.strip() and self.encode(text) == [i]}
@@ -193,9 +197,9 @@ class Renderer:
             return None
 
 
-def _private_core(tokenizer: Any) -> Any:
+def _private_core(tokenizer: Tokenizer) -> Core | None:
     """Return a copy of a fast tokenizer's Rust core, without truncation and padding; None for a slow one."""
-    core = getattr(tokenizer, "backend_tokenizer", None)
+    core = core_of(tokenizer)
     if core is None:
         return None
     own = copy.deepcopy(core)

@@ -1,11 +1,10 @@
-"""The two habits in which chat templates differ: how they take arguments, and how they take content."""
+"""The two input formats in which chat templates differ: call arguments and message content."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from slime_agl.chat.template.messages import call_entry
 from slime_agl.chat.template.tools import Tools
@@ -33,13 +32,13 @@ _CALLED = [
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """arguments_as_text: the template concatenates JSON text. content_as_parts: it reads a list of parts only."""
+    """arguments_as_text: call arguments must be JSON text. content_as_parts: content must be a list of parts."""
 
     arguments_as_text: bool = False
     content_as_parts: bool = False
 
     def apply(self, message: dict) -> dict:
-        """Return a normalised message in this shape. The message itself is not changed."""
+        """Return a normalised message in this shape; the input is not modified."""
         if self.content_as_parts and isinstance(message["content"], str):
             message = {**message, "content": [{"type": "text", "text": message["content"]}]}
         if self.arguments_as_text and "tool_calls" in message:
@@ -48,13 +47,13 @@ class Shape:
 
 
 def find_shape(render: Callable[[list[dict], list[dict] | None], str | None]) -> Shape:
-    """Find the shape a template takes by trying it.
+    """Find the shape that a template takes, by trial.
 
-    render: renders messages with tools, or returns None when the template refuses.
-    A template that writes arguments as a Python literal is better served with text.
+    render: renders messages with tools; returns None if the template refuses them. If a template would write
+    arguments as a Python literal, text is preferred.
     """
 
-    def trial(shape: Shape, messages: list[dict], tools: Any) -> str:
+    def trial(shape: Shape, messages: list[dict], tools: list[dict] | None) -> str:
         return render([shape.apply(message) for message in messages], tools) or ""
 
     parts = Shape(content_as_parts=True)

@@ -1,10 +1,10 @@
-"""Render the tail of a continuation: what the template writes from the end of our turn on.
+"""Render the tail of a continuation: the text that the template writes after our turn.
 
-A stand-in that carries a random sentinel takes the place of the continued assistant turn, so nothing that was sampled is
-rendered or encoded again. The conversation is rendered once; the text after the sentinel is cut at the first token
-that can end a turn. Encoding starts exactly there: no beginning-of-sequence token, prefix space or merge across the
-boundary can get in. The text before the cut, the gap, is dropped and must hold nothing of the new messages; `Seams`
-proves that.
+A stand-in with a random sentinel replaces the continued assistant turn, so nothing that was sampled is rendered or
+encoded again. The conversation is rendered once; the text after the sentinel is cut at the first token that can end a
+turn. Encoding starts exactly there, which rules out a beginning-of-sequence token, a prefix space, or a merge across
+the boundary. The text before the cut, the gap, is dropped and must contain nothing of the new messages; `Seams` proves
+that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from slime_agl.chat.template.messages import Reply, call_entry
 from slime_agl.chat.template.renderer import Renderer
@@ -20,7 +20,8 @@ from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import TemplateError
 from slime_agl.trace.turn import Media
 
-Mode = Literal["short", "real", "fork"]
+Method = Literal["short", "real", "fork"]
+"""How to make the tokens of a continuation: render it after a short context or the real one, or fork."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +45,16 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The turn's ids cannot be extended; the request needs a prompt of its own. reason: snake_case, for metrics."""
+    """The turn's ids cannot be extended; the request gets a new prompt. reason: snake_case, for metrics."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Text and ids from the end of an assistant turn on. `ids[0]` is the marker, a stop id.
+    """Text and ids that follow an assistant turn. `ids[0]` is the marker, a stop id.
 
-    gap: text between the turn's last word and the marker; it is dropped.
+    gap: the dropped text between the turn's last word and the marker.
     """
 
     text: str
@@ -62,18 +63,18 @@ class Tail:
     media: Media | None = None
 
 
-def tail_of(renderer: Renderer, c: Continuation, mode: Mode) -> Tail | Fork:
-    """Render `c` around a stand-in and return what follows the assistant turn.
+def tail_of(renderer: Renderer, c: Continuation, method: Method) -> Tail | Fork:
+    """Render `c` around a stand-in and return the text and ids that follow the assistant turn.
 
-    mode: 'real' renders the whole context; 'short' only its system message and one letter from a user.
+    method: 'real' renders the whole context; 'short' only its system message and a one-character user message.
     """
-    written = written_around(renderer, c, mode)
+    written = written_around(renderer, c, method)
     return written if isinstance(written, Fork) else _cut(renderer, written[1], c.new_messages)
 
 
-def written_around(renderer: Renderer, c: Continuation, mode: Mode) -> tuple[str, str] | Fork:
+def written_around(renderer: Renderer, c: Continuation, method: Method) -> tuple[str, str] | Fork:
     """Render `c` around a stand-in; return the text before its sentinel and the text after it."""
-    context = c.context if mode == "real" else _short(c.context)
+    context = c.context if method == "real" else _short(c.context)
     sentinel = "Sntnl" + secrets.token_hex(8)
     fork = Fork("sentinel_lost")
     for stand_in in _stand_ins(c.reply, sentinel):
@@ -89,12 +90,12 @@ def written_around(renderer: Renderer, c: Continuation, mode: Mode) -> tuple[str
 
 
 def render_whole(
-    renderer: Renderer, messages: list[dict], c: Continuation, kwargs: Mapping[str, Any] | None = None
+    renderer: Renderer, messages: list[dict], c: Continuation, kwargs: Mapping[str, object] | None = None
 ) -> str:
-    """Render messages as the next prompt of `c`: up to the generation prompt, or up to the end of its prefill.
+    """Render messages as the next prompt of `c`, through the generation prompt or the prefill.
 
     Raises:
-        TemplateError: the template refuses.
+        TemplateError: the template refuses them.
     """
     kwargs = c.kwargs if kwargs is None else kwargs
     if c.prefill is None:
@@ -106,9 +107,9 @@ def _cut(renderer: Renderer, text: str, new_messages: Sequence[dict]) -> Tail | 
     gap = gap_of(renderer, text)
     if gap is None:
         return Fork("no_marker")
-    # An added token may take the spaces around it along, or be the start of a longer one: then there is no clean cut.
+    # An added token may absorb the spaces around it or start a longer one: then there is no clean cut.
     text = text[len(gap) :]
-    ids, media = renderer.shown(text, new_messages)
+    ids, media = renderer.encode_with_images(text, new_messages)
     if not ids or ids[0] not in renderer.marker_ids:
         return Fork("marker_merged")
     return Tail(text, ids, gap, media)
@@ -126,10 +127,10 @@ def _short(context: Sequence[dict]) -> list[dict]:
 
 
 def _stand_ins(reply: Reply, sentinel: str) -> list[dict]:
-    """Return the stand-ins to try. The second is for templates that leave calls out and keep content only.
+    """Return the stand-ins to try. The second serves templates that write content and no calls.
 
-    Number, names and ids of the calls stay, as templates match results to them; arguments become `{}`. Only the last
-    call carries the sentinel: whatever follows it follows the turn.
+    The calls keep their number, names and ids, as templates match results to them; arguments become `{}`. Only the last
+    call carries the sentinel, so the text after it follows the turn.
     """
     if not reply.tool_calls:
         return [{"role": "assistant", "content": sentinel}]

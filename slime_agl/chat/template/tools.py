@@ -1,19 +1,17 @@
-"""The tools that a model is shown."""
+"""The tools that a request offers to the model."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 import orjson
 
 
-class Tools(list[dict[str, Any]]):
-    """A list of tools in OpenAI's chat shape, never changed once it is made. text: the list as JSON, which tells lists
-    apart in constant time."""
+class Tools(list[dict]):
+    """A list of tools in OpenAI's chat format; never modified. text: the list as JSON, a cheap key for caches."""
 
-    def __init__(self, tools: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, tools: Iterable[dict]) -> None:
         super().__init__(tools)
         try:
             self.text = orjson.dumps(list(self))

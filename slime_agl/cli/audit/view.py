@@ -58,7 +58,7 @@ class AuditFindings:
 
     def fork(self, found: KindReport) -> str:
         """Return why a kind forks, '' if it does not."""
-        if found.mode == "fork":
+        if found.method == "fork":
             return found.reason
         rewritten = found.rewrites(reasoning=False) or found.rewrites(reasoning=True)
         return "history_rewritten" if self.history == "template" and rewritten else ""
@@ -142,11 +142,11 @@ def _verdict(found: AuditFindings, one: KindReport) -> Text:
         return Text("fork", "bold yellow")
     if one.hides:
         return Text("hidden", "bold red")
-    return Text("extended", "green") if one.mode == "short" else Text("extended *", "green")
+    return Text("extended", "green") if one.method == "short" else Text("extended *", "green")
 
 
 def _history(found: AuditFindings, one: KindReport) -> Text:
-    if one.mode == "fork":
+    if one.method == "fork":
         return safe_text(REASONS.get(one.reason, one.reason))
     if one.hides:
         return Text("the " + " and ".join(SPEAKERS[role] for role in one.hides) + " is omitted", "red")
@@ -167,9 +167,9 @@ def _notes(found: AuditFindings) -> list[Text]:
         notes += textwrap.wrap(words, WIDTH)
     if found.report.hidden:
         notes.append("hidden: the model never sees it; try another --chat-template.")
-    if any(one.mode == "real" for one in kinds):
+    if any(one.method == "real" for one in kinds):
         notes.append("* the template looks back, so each such turn renders the whole conversation.")
-    if any(one.rewrites(reasoning=True) for one in kinds if one.mode != "fork"):
+    if any(one.rewrites(reasoning=True) for one in kinds if one.method != "fork"):
         notes.append(
             "agl.history: append keeps earlier turns as sampled, whatever the template writes."
             if found.history == "append"

@@ -71,7 +71,7 @@ class TrainReport:
 
     def step(self, step: TrainedStep, *, checked: int, in_flight: int) -> None:
         metrics, samples = step.rollout.metrics, step.rollout.samples
-        trained = sum(sum(sample.loss_mask) for sample in samples)
+        trained = sum(sum(sample.loss_mask or ()) for sample in samples)
         self._rows.append(
             {
                 "step": step.rollout.rollout_id,

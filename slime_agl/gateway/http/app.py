@@ -253,7 +253,7 @@ def _still_wanted(session: Session, call: Call) -> None:
 
 
 def _is_anthropic(request: web.BaseRequest) -> bool:
-    """Whether the client speaks Anthropic's protocol; it says so in every request."""
+    """Check for Anthropic's protocol, which its clients name in every request."""
     return "anthropic-version" in request.headers or request.path.endswith(("/messages", "/messages/count_tokens"))
 
 

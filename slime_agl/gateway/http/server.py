@@ -176,7 +176,7 @@ class Gateway:
 
 
 def _keys_required(config: GatewayConfig) -> bool:
-    """Whether placeholder keys are refused: if configured, or if other machines can reach the gateway."""
+    """Return True if placeholder keys are refused: if configured, or if other machines can reach the gateway."""
     public = urlsplit(config.public_url).hostname if config.public_url else None
     return config.auth == "required" or not all(is_loopback(host) for host in (config.host, public) if host)
 

@@ -92,7 +92,7 @@ class Call:
 
     @property
     def repeatable(self) -> bool:
-        """Whether a retry may receive this call's answer: it is wanted, and has not failed."""
+        """Check that a retry may receive this call's answer: it is wanted, and has not failed."""
         failed = self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
         return self.wanted and not failed
 

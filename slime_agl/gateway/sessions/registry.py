@@ -94,7 +94,7 @@ class Sessions:
         return call
 
     async def shows_images(self, session: Session) -> bool:
-        """Whether the model accepts images; loads the image processor on first use."""
+        """Load the image processor on first use; return False if the model does not accept images."""
         return await self._maker.shows_images(session)
 
     async def count(self, session: Session, request: TurnRequest) -> int:

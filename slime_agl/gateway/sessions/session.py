@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from slime_agl.errors import EngineError, InvariantError
+from slime_agl.errors import EngineError, EngineFailure, EngineRejected, InvariantError
 from slime_agl.gateway.bodies import Bounds, Served
 from slime_agl.gateway.protocols.responses.stored import StoredResponses
 from slime_agl.gateway.refusal import Refusal
@@ -104,13 +104,13 @@ class SessionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSession:
-    """Results of a sealed attempt. engine_errors: messages of engine failures that its agent received."""
+    """Results of a sealed attempt. engine_errors: engine failures reported to its agent, in order."""
 
     ledger: Ledger
     messages: list[Message]
     final_text: str
     counters: Counter[str]
-    engine_errors: tuple[str, ...]
+    engine_errors: tuple[EngineFailure, ...]
     broken: InvariantError | None
 
 
@@ -129,7 +129,7 @@ class Session:
         self.stored = StoredResponses()
         self.calls = CallTable()
         self.counters: Counter[str] = Counter()
-        self.engine_errors: list[str] = []
+        self.engine_errors: list[EngineFailure] = []
         self.broken: InvariantError | None = None
         self.sealed = False
         self.texts = IdTexts(self.ledger)
@@ -148,12 +148,12 @@ class Session:
         self.counters[name] += by
 
     def answered(self, text: str, node: Node | None) -> None:
-        """Record the latest answer. node: its place in the conversation, None for a prompt the agent rendered itself."""
+        """Record the latest answer. node: its place in the conversation, None if the agent rendered the prompt."""
         self.last, self.last_text = node, text
 
     def failed(self, error: EngineError) -> None:
         """Record an engine failure that is reported to the agent."""
-        self.engine_errors.append(str(error))
+        self.engine_errors.append(EngineFailure(str(error), isinstance(error, EngineRejected)))
 
     def broke(self, error: InvariantError) -> None:
         """Record a broken invariant; the first one is kept."""

@@ -148,7 +148,7 @@ class Committer:
         return reply
 
     def _opens_think(self, end: array) -> bool:
-        """Whether a prompt that ends with these ids opens `<think>`."""
+        """Return True if a prompt that ends with these ids opens `<think>`."""
         key = end.tobytes()
         opens = self._openings.get(key)
         if opens is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import overload
 
 from slime_agl.chat.template.messages import Reply, normalise, reply_message, same_message, same_reply, wire_message
 from slime_agl.chat.template.tools import Tools
@@ -57,7 +57,7 @@ class Node:
 
 
 class Context(Sequence[Message]):
-    """Normalised messages of a turn's prompt, with earlier reasoning. Built lazily: most templates need the first only."""
+    """Normalised messages of a turn's prompt, with earlier reasoning. Lazy: most templates need the first one only."""
 
     def __init__(self, node: Node) -> None:
         self._path = node.path()
@@ -66,7 +66,13 @@ class Context(Sequence[Message]):
     def __len__(self) -> int:
         return sum(len(node.added) for node in self._path) + len(self._path) - 1
 
-    def __getitem__(self, at: Any) -> Any:
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Message]: ...
+
+    def __getitem__(self, at: int | slice) -> Message | Sequence[Message]:
         return normalise(list(self._path[0].added[:1]))[0] if at == 0 else self._made()[at]
 
     def __iter__(self) -> Iterator[Message]:
@@ -128,7 +134,7 @@ class Conversation:
     def unfinished(
         self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, object], text: str
     ) -> Node | None:
-        """Find the unfinished turn that answered `messages` with the longest prefix of `text`; the latest if several."""
+        """Find the latest unfinished turn that answered `messages` with the longest prefix of `text`."""
         found: list[Node] = []
         stack = [(root, 0) for root in self.roots if root.tools == tools and root.kwargs == kwargs]
         while stack:
@@ -191,13 +197,13 @@ class Conversation:
 
 
 def _begins(node: Node, messages: Sequence[Message], at: int) -> bool:
-    """Whether the messages from `at` on begin with those that the turn answered."""
+    """Check that the messages from `at` on start with those that the turn answered."""
     told = tuple(messages[at : at + len(node.added)])
     return told == node.added or all(same_message(*pair) for pair in zip(node.added, told, strict=True))
 
 
 def _echoes(reply: Reply, message: Message) -> bool:
-    """Whether an assistant message equals the reply as sent, including our call ids. The fast path of matching."""
+    """Check that an assistant message equals the reply as sent, including our call ids. The fast path of matching."""
     calls = message.get("tool_calls") or ()
     if (message.get("content") or "") != reply.text or len(calls) != len(reply.tool_calls):
         return False

@@ -35,7 +35,7 @@ class LongTexts:
         self._encoders.close()
 
     async def shows_images(self, session: Session) -> bool:
-        """Whether there is an image processor; loads it on first use."""
+        """Load the image processor on first use; return False if there is none."""
         if self._images is None:
             self._images = await self._encoders.run(session, self.renderer.vision.available)
         return self._images

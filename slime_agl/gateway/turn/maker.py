@@ -30,7 +30,7 @@ class TurnMaker:
         return self._sampler.context(spec)
 
     async def shows_images(self, session: Session) -> bool:
-        """Whether there is an image processor; loads it on first use."""
+        """Load the image processor on first use; return False if there is none."""
         return await self._prompts.shows_images(session)
 
     async def serve(self, session: Session, request: TurnRequest, call: Call) -> list[TurnAnswer]:
@@ -38,7 +38,7 @@ class TurnMaker:
 
         Raises:
             Refusal: nothing was sampled, or the engine failed; the session stays usable.
-            InvariantError: the engine was shown another prompt than the ledger records; the session is broken.
+            InvariantError: the engine read another prompt than the ledger records; the session is broken.
         """
         began = time.time()
         try:

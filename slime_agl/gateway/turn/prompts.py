@@ -42,7 +42,7 @@ class PromptMaker:
         self._long.close()
 
     async def shows_images(self, session: Session) -> bool:
-        """Whether there is an image processor; loads it on first use."""
+        """Load the image processor on first use; return False if there is none."""
         return await self._long.shows_images(session)
 
     async def make(self, session: Session, request: TurnRequest) -> Prompt:
@@ -129,7 +129,7 @@ class PromptMaker:
                 text = self._renderer.render(messages, request.tools, kwargs)
             else:
                 text = self._renderer.render_open(messages, request.begun, request.tools, kwargs)
-            return self._renderer.shown(text, messages)
+            return self._renderer.encode_with_images(text, messages)
 
         texts, images = _texts(messages)
         said = whole = sum(map(len, texts))

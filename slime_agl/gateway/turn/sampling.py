@@ -230,7 +230,7 @@ class Sampler:
                     f"{part.prompt_tokens}; what it sampled cannot be trained ({session.ledger})"
                 )
             raise InvariantError(
-                f"the engine says it was shown {part.prompt_tokens} tokens, but it was sent {sent} "
+                f"the engine reports a prompt of {part.prompt_tokens} tokens, but it was sent {sent} "
                 f"({session.ledger}); something between gateway and engine changes prompts"
             )
         return part

@@ -1,4 +1,4 @@
-"""Everything slime would start for rollouts, on one machine without a GPU: an engine and a real sglang-router."""
+"""An engine behind a real sglang-router, as slime would start them, on one machine without a GPU."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from transformers import PreTrainedModel
 
+from slime_agl import host
 from slime_agl.chat.template.renderer import Renderer, load_tokenizer
 from slime_agl.errors import ConfigError
-from slime_agl.host import default_args
 from slime_agl.local.demo.witness import Witness
 from slime_agl.local.engine.backend import Backend
 from slime_agl.local.engine.model import load_model_and_tokenizer, use_threads
@@ -29,22 +29,22 @@ from slime_agl.trace.invariants import check_against
 
 
 class LocalStack:
-    """Context manager: loads the model, serves it behind the router, and checks Samples against it.
+    """Context manager: loads a model, serves it behind the router, and checks Samples against it.
 
-    model: 'smollm2' or a Hugging Face directory. max_running: requests decoded together.
-    seed: of the engine's sampling. says: answers to give in turn, again and again, in place of what the model would
-    sample; its weights are not loaded then. All ports are free ones.
+    model: 'smollm2' or a Hugging Face directory. max_running: requests per batch. seed: of the engine's sampling.
+    says: fixed answers, used in turn and repeated, instead of sampling; the weights are then not loaded. All ports are
+    free ones.
 
     Raises (on entering):
         ConfigError: the model, or a package of the extra `local`, is missing.
-        EngineUnavailable: the router did not come up; carries its log.
+        EngineUnavailable: the router did not become ready; the message has the end of its log.
     """
 
     def __init__(
         self, model: str = "smollm2", *, max_running: int = 16, seed: int = 0, says: Sequence[str] = ()
     ) -> None:
         self._name, self._max_running, self._seed, self._says = model, max_running, seed, says
-        self._model: Any = None
+        self._model: PreTrainedModel | None = None
         self._sampler: TransformersBackend | None = None
         self._stack = ExitStack()
 
@@ -83,10 +83,10 @@ class LocalStack:
         """Address of the router."""
         return self._router.url
 
-    def args(self, **overrides: Any) -> Namespace:
-        """slime's arguments for this stack: checkpoint and router are set."""
+    def args(self, **overrides: object) -> Namespace:
+        """Return slime's arguments for this stack, with checkpoint and router set."""
         address = urlsplit(self.url)
-        return default_args(
+        return host.default_args(
             hf_checkpoint=str(self.checkpoint),
             sglang_router_ip=address.hostname,
             sglang_router_port=address.port,
@@ -95,18 +95,18 @@ class LocalStack:
 
     @property
     def in_flight(self) -> int:
-        """Requests the engine still holds."""
+        """Requests that the engine has not finished."""
         load = self.witness.load()
         return load.running + load.waiting
 
     def publish(self, state: dict[str, torch.Tensor], weight_version: str) -> None:
-        """Give the engine new weights in the order in which slime does: pause, drop its cache, load, go on.
+        """Update the engine's weights as slime does: pause, flush the cache, load, resume.
 
         Raises:
-            ConfigError: they do not fit the model, and the engine goes on with the old ones; or it has none at all.
+            ConfigError: they do not fit the model, and the engine keeps the old ones; or it has no weights.
         """
         if self._sampler is None:
-            raise ConfigError("the engine says what it is told and has no weights; leave out `says` to train a model")
+            raise ConfigError("the engine gives fixed answers and has no weights; leave out `says` to train a model")
         self.witness.pause("abort")
         try:
             self.witness.flush_cache()
@@ -114,18 +114,18 @@ class LocalStack:
         finally:
             self.witness.resume()
 
-    def check(self, samples: Sequence[Any]) -> int:
-        """Hold Samples against the engine's own record since the last check; returns the trained tokens checked.
+    def check(self, samples: Sequence[host.Sample]) -> int:
+        """Compare Samples with the engine's own record since the last check; return the number of tokens checked.
 
         Raises:
-            InvariantError: a Sample holds what the engine did not sample, or was not shown.
+            InvariantError: a Sample has tokens that the engine did not sample or was not sent.
         """
         return check_against(self.witness.take(), samples)
 
-    def teacher_difference(self, samples: Sequence[Any], temperature: float) -> float:
-        """Largest |difference| between rollout logprobs and teacher forcing, over all trained tokens (0.0 for none).
+    def teacher_difference(self, samples: Sequence[host.Sample], temperature: float) -> float:
+        """Return the largest |difference| between rollout logprobs and teacher forcing over all trained tokens.
 
-        Without loaded weights there is nothing to compare with: 0.0.
+        0.0 without trained tokens, or without loaded weights to compare with.
         """
         if self._model is None:
             return 0.0
@@ -133,6 +133,6 @@ class LocalStack:
         sequences = [(sample.tokens, sample.response_length) for sample in scored]
         worst = 0.0
         for sample, teacher in zip(scored, teacher_logprobs_batch(self._model, sequences, temperature), strict=True):
-            rows = zip(sample.loss_mask, sample.rollout_log_probs, teacher, strict=True)
+            rows = zip(sample.loss_mask or (), sample.rollout_log_probs or (), teacher, strict=True)
             worst = max([worst, *(abs(mine - theirs) for mask, mine, theirs in rows if mask)])
         return worst

@@ -1,4 +1,4 @@
-"""A record of what an engine answered, kept at the engine itself."""
+"""Record an engine's answers at the engine itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slime_agl.trace.invariants import Seen
 
 
 class Witness:
-    """A Backend that passes everything on to another and writes down every answer. Safe from any thread."""
+    """A Backend that forwards to another and records every answer. Thread-safe."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -19,7 +19,7 @@ class Witness:
         self._seen: list[Seen] = []
 
     def take(self) -> list[Seen]:
-        """All answers since the last call."""
+        """Return all answers since the last call."""
         with self._lock:
             seen, self._seen = self._seen, []
         return seen
@@ -60,8 +60,8 @@ class Witness:
     def abort(self, rid: str | None) -> None:
         self._backend.abort(rid)
 
-    def pause(self, mode: str) -> None:
-        self._backend.pause(mode)
+    def pause(self, kind: str) -> None:
+        self._backend.pause(kind)
 
     def resume(self) -> None:
         self._backend.resume()

@@ -1,20 +1,20 @@
-"""What stands behind the engine server: values that pass between them, and the Backend protocol."""
+"""The Backend protocol of the engine server, and the values that pass between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from slime_agl.errors import EngineError, InvariantError
 from slime_agl.local.engine.sampling import SamplingParams
 
-PAUSE_MODES = ("abort", "retract", "in_place")
+PAUSES = ("abort", "retract", "in_place")
 
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """context_length: most tokens of prompt plus output. vocab_size: ids are below it. max_running: batch size."""
+    """context_length: limit on prompt plus output tokens. vocab_size: ids are below it. max_running: batch size."""
 
     model_path: str
     context_length: int
@@ -24,20 +24,20 @@ class BackendInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """One `/generate` call. body and headers are as received, for recordings; nothing else reads them."""
+    """One `/generate` call. body, headers: as received, for recordings only."""
 
     rid: str
     input_ids: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     return_logprob: bool = False
     stream: bool = False
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, object] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """kind: 'stop', 'length' or 'abort'. matched: the stop id or string. message: why it was aborted."""
+    """kind: 'stop', 'length' or 'abort'. matched: the stop id or string. message: reason of an abort."""
 
     kind: str
     matched: int | str | None = None
@@ -46,12 +46,12 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """What a request has so far (finish None) or in the end. Everything is cumulative.
+    """A request's output so far (finish None) or at its end. All fields are cumulative.
 
     logprobs: log p of each output id under softmax(logits / temperature), before top-p, top-k and min-p.
     cached_tokens: prompt tokens whose keys and values were reused.
     weight_version: version of the weights when this value was made.
-    meta: further fields for `meta_info`; they win over the server's own.
+    meta: further fields for `meta_info`; they override the server's own.
     """
 
     output_ids: tuple[int, ...]
@@ -69,19 +69,19 @@ class Generated:
 
 
 Deliver = Callable[[Generated | EngineError], None]
-"""Takes updates of one request, from any thread. The last one has a finish or is an error."""
+"""Receives updates of one request, from any thread. The last one has a finish or is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests being decoded, and requests that wait for a place or for the end of a pause."""
+    """running: requests in the batch. waiting: requests that wait for a place or for the end of a pause."""
 
     running: int
     waiting: int
 
 
 class Backend(Protocol):
-    """Started and closed by the server that owns it. Methods are called from the server's thread or a helper's."""
+    """Owned, started and closed by the server. Methods are called from the server's thread or a helper's."""
 
     @property
     def info(self) -> BackendInfo: ...
@@ -98,34 +98,35 @@ class Backend(Protocol):
         """Abort what is in flight and stop. Idempotent."""
 
     def read(self, body: object, headers: Mapping[str, str]) -> GenerateRequest:
-        """Read the JSON body of a `/generate` request. Raises EngineRejected, with a status, to refuse it."""
+        """Parse the JSON body of a `/generate` request. Raises EngineRejected, with a status, to refuse it."""
         ...
 
     def submit(self, request: GenerateRequest, deliver: Deliver) -> None:
-        """Queue a request. `request.rid` is not in flight yet. An error with status 0 cuts the client's connection."""
+        """Queue a request with a new `rid`. Delivering an error with status 0 closes the client's connection."""
 
     def drop(self, rid: str) -> None:
-        """End a request whose client has disconnected: whatever it delivers reaches nobody."""
+        """End a request whose client has disconnected; later deliveries are ignored."""
 
     def abort(self, rid: str | None) -> None:
-        """End one request, or all for None; each delivers what it has with finish 'abort'. Unknown ids are ignored."""
+        """End one request, or all for None; each delivers its partial output, finish 'abort'. Ignores unknown ids."""
 
-    def pause(self, mode: str) -> None:
-        """Stop decoding; return when it has stopped. New requests wait for `resume`.
+    def pause(self, kind: str) -> None:
+        """Stop decoding; return once it has stopped. New requests wait for `resume`.
 
-        abort: end everything in flight. retract: put running requests back in the queue. in_place: hold them.
+        kind: 'abort' ends everything in flight, 'retract' puts running requests back in the queue, 'in_place' keeps
+        them in the batch.
         """
 
     def resume(self) -> None: ...
 
     def flush_cache(self) -> bool:
-        """Drop the prefix cache. False, and nothing dropped, while requests are being decoded."""
+        """Drop the prefix cache. While requests are being decoded, do nothing and return False."""
         ...
 
     def update_weights(self, path: str, weight_version: str) -> None:
-        """Load weights from a directory between two decoding steps and report `weight_version` from then on.
+        """Load weights from a directory between two decoding steps; report `weight_version` from then on.
 
-        When not paused, requests that run are completed first, so that each is sampled by one version.
+        Unless paused, running requests are completed first, so that each is sampled by one version.
 
         Raises:
             SlimeAglError: the weights do not fit; the old ones stay.

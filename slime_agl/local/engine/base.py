@@ -1,4 +1,4 @@
-"""The part that all backends of the engine server share."""
+"""Base class of the engine server's backends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slime_agl.local.engine.wire import parse_generate
 
 
 class BackendBase:
-    """Identity of a backend, and SGLang's own reading of requests. Subclasses add what answers them."""
+    """Identity of a backend, and parsing of requests as in SGLang. Subclasses answer them."""
 
     def __init__(self, info: BackendInfo, weight_version: str) -> None:
         self._info = info

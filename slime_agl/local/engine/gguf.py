@@ -1,4 +1,4 @@
-"""A GGUF file to a Hugging Face directory."""
+"""Convert a GGUF file to a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slime_agl.local.engine.model import without_progress_bars
 def convert(gguf: Path, target: Path, *, eos_token: str) -> None:
     """Write weights (bfloat16 safetensors), tokenizer with chat template, and generation config into `target`.
 
-    eos_token: the token that ends a turn; it also pads. GGUF files name others, or none.
+    eos_token: the token that ends a turn, also used for padding; GGUF files often name another, or none.
     """
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.eos_token = tokenizer.pad_token = eos_token
@@ -32,7 +32,7 @@ def convert(gguf: Path, target: Path, *, eos_token: str) -> None:
 
 
 def _plain(config: PretrainedConfig) -> PretrainedConfig:
-    """The config without the quantization record of the GGUF loader, which a plain directory must not have."""
+    """Return the config without the GGUF loader's quantization record, which a plain directory must not have."""
     values = {
         key: value for key, value in config.to_dict().items() if key not in ("quantization_config", "_name_or_path")
     }

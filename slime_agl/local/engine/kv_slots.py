@@ -1,13 +1,12 @@
-"""Keys and values of the running sequences: one row a sequence, written in place.
+"""Keys and values of the running sequences: one row per sequence, written in place.
 
-Row r, position p holds the p-th token of the r-th running sequence, so joining and leaving a batch moves one
-row at most, and a step writes only what is new. Padding stands behind each sequence and is masked.
+Row r, position p stores the p-th token of the r-th running sequence, so that joining or leaving the batch moves at most
+one row, and a step writes new tokens only. Padding follows each sequence and is masked.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -26,7 +25,7 @@ class Shape:
 
 
 class KVSlots:
-    """The cache object a model writes to while a `RowsView` of it is passed as `past_key_values`."""
+    """The cache that a model writes to through a `RowsView`, passed as `past_key_values`."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -36,7 +35,7 @@ class KVSlots:
         self._capacity = 0
 
     def ensure(self, rows: int, tokens: int) -> None:
-        """Make room for `rows` sequences of `tokens` tokens, keeping what is stored. Sizes grow by doubling."""
+        """Make room for `rows` sequences of `tokens` tokens, keeping the contents. Sizes grow by doubling."""
         if rows <= self._rows and tokens <= self._capacity:
             return
         old_rows, old_capacity = self._rows, self._capacity
@@ -49,18 +48,18 @@ class KVSlots:
             tensors[:] = grown
 
     def release(self) -> None:
-        """Give the memory back. Nothing is running."""
+        """Free the memory. Call only while nothing is running."""
         self.keys.clear()
         self.values.clear()
         self._rows = self._capacity = 0
 
     def read(self, row: int, tokens: int) -> Stored:
-        """A copy of the first `tokens` tokens of a row."""
+        """Copy the first `tokens` tokens of a row."""
         pairs = zip(self.keys, self.values, strict=True)
         return [(key[row, :, :tokens].clone(), value[row, :, :tokens].clone()) for key, value in pairs]
 
     def write(self, row: int, stored: Stored, tokens: int) -> None:
-        """Put the first `tokens` tokens of `stored` into a row."""
+        """Copy the first `tokens` tokens of `stored` into a row."""
         for layer, (key, value) in enumerate(stored):
             self.keys[layer][row, :, :tokens] = key[:, :tokens]
             self.values[layer][row, :, :tokens] = value[:, :tokens]
@@ -70,16 +69,16 @@ class KVSlots:
             tensor[target, :, :tokens] = tensor[source, :, :tokens]
 
     def _empty(self) -> torch.Tensor:
-        # Zeros, not uninitialised: attention multiplies masked values by zero, and zero times NaN is NaN.
+        # Zeros instead of uninitialised memory: attention multiplies masked values by zero, and zero times NaN is NaN.
         shape = self._shape
         return torch.zeros((self._rows, shape.heads, self._capacity, shape.head_dim), dtype=shape.dtype)
 
 
 class RowsView:
-    """What one forward pass sees of the slots: rows `first` on, new tokens at `positions`.
+    """The slots as seen by one forward pass: rows from `first` on, new tokens at `positions`.
 
-    positions: [rows, new tokens]. visible: tokens a row shows to attention. Has the methods that the models of
-    transformers call on a cache when they are given position ids and a four-dimensional mask.
+    positions: [rows, new tokens]. visible: tokens per row that attention can see. Has the methods that models of
+    transformers call on a cache when given position ids and a four-dimensional mask.
     """
 
     def __init__(self, slots: KVSlots, first: int, positions: torch.Tensor) -> None:
@@ -90,16 +89,16 @@ class RowsView:
         self.visible = int(positions.max()) + 1
 
     def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the new keys and values [rows, heads, new, dim]; return all that the rows may look at."""
+        """Store the new keys and values [rows, heads, new, dim]; return all that are visible to the rows."""
         return self._put(self._slots.keys[layer_idx], key), self._put(self._slots.values[layer_idx], value)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.visible - self._new
 
     def mask(self) -> torch.Tensor:
-        """[rows, 1, new tokens, visible]: True where a token may look."""
+        """[rows, 1, new tokens, visible]: True where attention is allowed."""
         return torch.arange(self.visible) <= self._positions[:, None, :, None]
 
     def _put(self, tensor: torch.Tensor, new: torch.Tensor) -> torch.Tensor:

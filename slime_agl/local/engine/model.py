@@ -1,4 +1,4 @@
-"""A causal language model of transformers on CPU: loading it, and one forward pass over rows of slots."""
+"""Load a causal language model of transformers on CPU, and run a forward pass over rows of slots."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from slime_agl.errors import ConfigError
@@ -22,7 +27,7 @@ def load_model(path: Path, dtype: str = "float32") -> PreTrainedModel:
     """Load weights from a Hugging Face directory, ready for inference.
 
     Raises:
-        ConfigError: an unknown dtype, or a directory that holds no causal language model.
+        ConfigError: an unknown dtype, or a directory without a causal language model.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype is {dtype!r}, known are {', '.join(DTYPES)}")
@@ -37,8 +42,8 @@ def load_model(path: Path, dtype: str = "float32") -> PreTrainedModel:
 def use_threads(count: int | None) -> None:
     """Compute with `count` CPU threads; None takes half the cores.
 
-    Agents, gateway and router run beside the model, and threads that wait for each other at every
-    layer are many times slower when one of them has to share its core.
+    Agents, gateway and router run beside the model. Its threads synchronise at every layer, so all of them become many
+    times slower if one has to share its core.
     """
     torch.set_num_threads(count or max(1, (os.cpu_count() or 2) // 2))
 
@@ -49,23 +54,23 @@ def load_model_and_tokenizer(path: Path, dtype: str = "float32") -> tuple[PreTra
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing on stderr while it reads or writes weights."""
-    shown = transformers_logging.is_progress_bar_enabled()
+    """Disable transformers' progress bars while it reads or writes weights."""
+    enabled = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             transformers_logging.enable_progress_bar()
 
 
 class LanguageModel:
-    """A model with its tokenizer, and what batching needs to know of them.
+    """A model with its tokenizer, and their properties that batching needs.
 
-    eos_ids: the model's generation config and the tokenizer together. context_length: from the model's config.
+    eos_ids: those of the model's generation config and of the tokenizer. context_length: from the model's config.
 
     Raises:
-        ConfigError: layers that need another cache than keys and values of every token (sliding windows, states).
+        ConfigError: some layer does not cache keys and values of every token (sliding windows, states).
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -86,7 +91,7 @@ class LanguageModel:
 
     @torch.inference_mode()
     def forward(self, tokens: list[list[int]], view: RowsView, positions: torch.Tensor) -> torch.Tensor:
-        """Logits [rows, vocabulary] after the last of the new `tokens` of each row, which stand at `positions`."""
+        """Return logits [rows, vocabulary] after the last new token of each row. positions: of the new tokens."""
         output = self.model(
             input_ids=torch.tensor(tokens),
             attention_mask=view.mask(),
@@ -98,7 +103,7 @@ class LanguageModel:
         return output.logits[:, -1]
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Copy weights into the model. Raises ConfigError, changing nothing, when names or shapes differ."""
+        """Copy weights into the model. Raises ConfigError, changing nothing, if names or shapes differ."""
         own = self.model.state_dict()
         missing, unknown = own.keys() - state.keys(), state.keys() - own.keys()
         if missing or unknown:
@@ -124,7 +129,7 @@ def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
     return frozenset(ids)
 
 
-def _require_full_attention(config: Any) -> None:
+def _require_full_attention(config: PretrainedConfig) -> None:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise ConfigError(

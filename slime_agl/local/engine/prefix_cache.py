@@ -1,4 +1,4 @@
-"""Keys and values of sequences that ended lately, for requests that go on from them."""
+"""Keys and values of recent sequences, for requests that continue them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Entry:
 
 
 class PrefixCache:
-    """At most `max_tokens` tokens; what was not used for longest goes first. Not thread-safe."""
+    """At most `max_tokens` tokens; the least recently used sequences are dropped first. Not thread-safe."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
@@ -28,14 +28,14 @@ class PrefixCache:
         return sum(len(entry.ids) for entry in self._entries)
 
     def worth_storing(self, ids: Sequence[int]) -> bool:
-        """False when the sequence is too long to keep, or an entry covers it already."""
+        """Return False if the sequence is too long to keep, or an entry already covers it."""
         wanted = as_ids(ids)
         return 0 < len(wanted) <= self._max_tokens and not any(
             common_prefix(wanted, entry.ids) == len(wanted) for entry in self._entries
         )
 
     def put(self, ids: Sequence[int], stored: Stored) -> None:
-        """Keep a sequence; entries that it extends are dropped."""
+        """Store a sequence and drop the entries that it extends."""
         new = _Entry(as_ids(ids), stored)
         kept = [entry for entry in self._entries if common_prefix(entry.ids, new.ids) < len(entry.ids)]
         self._entries = [*kept, new]
@@ -43,7 +43,7 @@ class PrefixCache:
             self._entries.pop(0)
 
     def longest(self, ids: Sequence[int] | np.ndarray) -> tuple[int, Stored]:
-        """(length, keys and values) of the longest stored prefix of `ids`; (0, []) when there is none."""
+        """Return (length, keys and values) of the longest stored prefix of `ids`; (0, []) if there is none."""
         wanted = as_ids(ids)
         lengths = [common_prefix(wanted, entry.ids) for entry in self._entries]
         best = max(range(len(lengths)), key=lengths.__getitem__, default=None)
@@ -62,7 +62,7 @@ def as_ids(ids: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def common_prefix(left: np.ndarray, right: np.ndarray) -> int:
-    """Number of leading ids that are equal."""
+    """Count the leading ids that are equal."""
     length = min(len(left), len(right))
     different = np.flatnonzero(left[:length] != right[:length])
     return int(different[0]) if len(different) else length

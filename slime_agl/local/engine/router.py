@@ -15,7 +15,6 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from slime_agl.errors import ConfigError, EngineUnavailable
 
@@ -24,13 +23,14 @@ _STOP_SECONDS = 5.0
 _POLL_SECONDS = 0.05
 _LOG_TAIL = 2_000
 
-# Runs the router and ends with it, or when this process is gone: then stdin, to which nothing is written, ends.
-# A thread inside the router's own process could not do that, because the router holds the interpreter's lock.
+# Runs the router and exits with it; kills it when this process dies, which closes the supervisor's stdin.
+# A thread inside the router's own process could not do that, because the router keeps the interpreter's lock.
 _SUPERVISOR = """
 import os, signal, subprocess, sys, threading
 
 signal.signal(signal.SIGTERM, lambda *_: None)
-router = subprocess.Popen([sys.executable, "-m", "sglang_router.launch_router", *sys.argv[1:]], stdin=subprocess.DEVNULL)
+command = [sys.executable, "-m", "sglang_router.launch_router", *sys.argv[1:]]
+router = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 def end_with_parent():
     while os.read(0, 1024):
@@ -45,7 +45,7 @@ sys.exit(router.wait())
 class RouterProcess:
     """A running router. A context manager; `stop` is idempotent.
 
-    url: its address. log: a file with all it wrote. `pid` leads its process group.
+    url: its address. log: file with its output. pid: leader of its process group.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
@@ -61,15 +61,15 @@ class RouterProcess:
     def running(self) -> bool:
         return self._process.poll() is None
 
-    def workers(self) -> list[dict[str, Any]]:
-        """What `GET /workers` lists. Raises EngineUnavailable when the router does not answer."""
+    def workers(self) -> list[dict]:
+        """Return the entries of `GET /workers`. Raises EngineUnavailable if the router does not answer."""
         try:
             return _get_json(f"{self.url}/workers")["workers"]
         except OSError as error:
             raise EngineUnavailable(f"the router at {self.url} does not answer: {error}. {self._tail()}") from error
 
     def stop(self) -> None:
-        """End the router's process group: politely first, then not."""
+        """End the router's process group: SIGTERM first, then SIGKILL."""
         for kind, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, None)):
             if self._process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -90,14 +90,14 @@ class RouterProcess:
         healthy = 0
         while healthy < workers:
             if not self.running:
-                raise EngineUnavailable(f"the router ended with code {self._process.returncode}. {self._tail()}")
+                raise EngineUnavailable(f"the router exited with code {self._process.returncode}. {self._tail()}")
             if time.monotonic() > deadline:
                 raise EngineUnavailable(
                     f"the router at {self.url} has {healthy} of {workers} workers after {_READY_SECONDS:.0f} s; "
                     f"are the engines up? {self._tail()}"
                 )
             time.sleep(_POLL_SECONDS)
-            # Not listening yet, or not ready yet.
+            # OSError: not listening yet, or not ready yet.
             with contextlib.suppress(OSError):
                 healthy = sum(worker["is_healthy"] for worker in _get_json(f"{self.url}/workers")["workers"])
 
@@ -114,15 +114,15 @@ def start_router(
     health_checks: bool = False,
     log: Path | None = None,
 ) -> RouterProcess:
-    """Start a router on loopback and return when it lists every worker as healthy.
+    """Start a router on loopback; return once it lists every worker as healthy. It ends with this process.
 
-    port: 0 takes a free one. policy: a name that `python -m sglang_router.launch_router --help` lists.
-    health_checks: also the circuit breaker and retries; off as slime runs it, so that a dead worker stays listed.
-    log: where its output goes, a new temporary file when None. The router ends with this process.
+    port: 0 takes a free one. policy: a name listed by `python -m sglang_router.launch_router --help`.
+    health_checks: also enables the circuit breaker and retries; off as in slime, so that a dead worker stays listed.
+    log: file for its output; None makes a temporary file.
 
     Raises:
         ConfigError: sglang-router is not installed.
-        EngineUnavailable: it did not become ready; carries the end of its log.
+        EngineUnavailable: it did not become ready; the message has the end of its log.
     """
     if importlib.util.find_spec("sglang_router") is None:
         raise ConfigError("sglang-router is not installed; install it with: pip install sglang-router")
@@ -155,6 +155,6 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _get_json(url: str) -> Any:
+def _get_json(url: str) -> dict:
     with urllib.request.urlopen(url, timeout=5) as response:
         return json.load(response)

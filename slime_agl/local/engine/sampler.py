@@ -1,8 +1,8 @@
-"""Draw one token from logits, and say how likely it was.
+"""Draw one token from logits, with its logprob.
 
-The reported logprob is log softmax(logits / temperature) of the drawn id, before top-k, top-p and min-p
-(temperature 0: log softmax(logits)), as SGLang reports it. A repetition penalty and the ids that
-`min_new_tokens` forbids change the logits themselves and so the logprob.
+The logprob is log softmax(logits / temperature) of the drawn id, before top-k, top-p and min-p (temperature 0:
+log softmax(logits)), as in SGLang. A repetition penalty, and the ids that `min_new_tokens` forbids, change the logits
+themselves and so the logprob.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MASK = (1 << 64) - 1
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on nothing but (seed, position): splitmix64, 48 bits."""
+    """Return a number in [0, 1) that depends only on (seed, position): splitmix64, 48 bits."""
     state = (seed * 0x9E3779B97F4A7C15 + position * 0xD1B54A32D192ED03 + 0x8CB92BA72F3D8DD7) & _MASK
     for _ in range(2):
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -38,11 +38,11 @@ def choose(
 ) -> tuple[int, float]:
     """Return (token id, its logprob).
 
-    logits: [vocabulary]. number: uniform in [0, 1), decides the draw. seen: ids that a repetition penalty falls on.
+    logits: [vocabulary]. number: uniform in [0, 1), decides the draw. seen: ids subject to the repetition penalty.
     forbidden: ids that cannot be drawn.
 
     Raises:
-        EngineError: the model's logits are not numbers.
+        EngineError: the drawn id's logprob is not finite.
     """
     scores = _adjusted(logits.float(), params, seen, forbidden)
     if params.greedy:
@@ -77,13 +77,13 @@ def _draw(logprobs: torch.Tensor, params: SamplingParams, number: float) -> int:
     if params.top_p < 1 or params.top_k != -1 or params.min_p > 0:
         probs = _filtered(probs, params)
     cumulative = probs.cumsum(0)
-    # right=True never lands on an id of probability zero; 48 bits keep number * total below total.
+    # right=True never picks an id of probability zero; 48 bits keep number * total below total.
     index = torch.searchsorted(cumulative, cumulative[-1:] * number, right=True)
     return min(int(index), len(probs) - 1)
 
 
 def _filtered(probs: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Zero what top-k, top-p and min-p drop. All three look at the unfiltered distribution."""
+    """Set to zero what top-k, top-p and min-p drop. All three apply to the unfiltered distribution."""
     ordered, order = probs.sort(descending=True, stable=True)
     if params.top_k != -1:
         ordered[params.top_k :] = 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Never
 
 from slime_agl.errors import EngineRejected, closest
 
 _GREEDY_BELOW = 1e-6
 
-# Known to SGLang and not done here: accepted only with the value that means "off".
-_OFF: dict[str, Any] = {
+# Known to SGLang and not supported here: accepted only with the value that means "off".
+_OFF: dict[str, object] = {
     "frequency_penalty": 0,
     "presence_penalty": 0,
     "n": 1,
@@ -24,20 +24,20 @@ _OFF: dict[str, Any] = {
     "stop_regex": None,
     "custom_params": None,
 }
-# Without effect on the ids: they change spacing or pacing only.
+# No effect on the ids: they change only how text is spaced or streamed.
 _NO_EFFECT = frozenset({"spaces_between_special_tokens", "stream_interval"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the tokens of one request are drawn, and when it ends.
+    """Sampling and stopping of one request.
 
-    temperature: below 1e-6 the most likely token is taken. top_k: -1 keeps the whole vocabulary.
-    max_new_tokens, min_new_tokens: tokens; until the minimum is reached stop ids cannot be drawn.
-    repetition_penalty: applies to every token of the sequence, prompt included.
+    temperature: below 1e-6, decoding is greedy. top_k: -1 keeps the whole vocabulary.
+    max_new_tokens, min_new_tokens: in tokens; stop ids cannot be drawn before the minimum is reached.
+    repetition_penalty: applies to every token of the sequence, including the prompt.
     ignore_eos: neither end-of-sequence ids nor `stop_token_ids` end the request, as in SGLang.
-    no_stop_trim: leave the matched stop in the text (the ids always keep it).
-    sampling_seed: makes a token's random number a function of (seed, its position in the sequence).
+    no_stop_trim: keep the matched stop in the text (the ids always keep it).
+    sampling_seed: makes a token's random number a function of (seed, position in the sequence).
     """
 
     temperature: float = 1.0
@@ -70,14 +70,14 @@ class SamplingParams:
         return self.temperature < _GREEDY_BELOW
 
 
-def parse_sampling_params(given: Mapping[str, Any]) -> SamplingParams:
-    """Read the `sampling_params` of a `/generate` body. null means the default.
+def parse_sampling_params(given: Mapping[str, object]) -> SamplingParams:
+    """Parse the `sampling_params` of a `/generate` body. null means the default.
 
     Raises:
-        EngineRejected: an unknown name, a wrong type, a value out of range, or a feature that is not done here.
+        EngineRejected: an unknown name, a wrong type, a value out of range, or an unsupported feature.
     """
     known = {field.name for field in fields(SamplingParams)}
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {}  # each of its field's type, by _READERS
     for name, value in given.items():
         if value is None or name in _NO_EFFECT:
             continue
@@ -94,38 +94,45 @@ def parse_sampling_params(given: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams(**values)
 
 
-def _require(holds: bool, name: str, value: Any, allowed: str) -> None:
-    if not holds:
-        raise EngineRejected(f"sampling_params.{name} is {value!r}, it must be {allowed}", status=400)
+def _require(valid: bool, name: str, value: object, allowed: str) -> None:
+    if not valid:
+        _refuse(name, value, allowed)
 
 
-def _number(name: str, value: Any) -> float:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    _require(ok, name, value, "a finite number")
-    return float(value)
+def _refuse(name: str, value: object, allowed: str) -> Never:
+    raise EngineRejected(f"sampling_params.{name} is {value!r}, it must be {allowed}", status=400)
 
 
-def _integer(name: str, value: Any) -> int:
-    _require(isinstance(value, int) and not isinstance(value, bool), name, value, "an integer")
-    return value
+def _number(name: str, value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    _refuse(name, value, "a finite number")
 
 
-def _flag(name: str, value: Any) -> bool:
-    _require(isinstance(value, bool), name, value, "true or false")
-    return value
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    _refuse(name, value, "an integer")
 
 
-def _strings(name: str, value: Any) -> tuple[str, ...]:
+def _flag(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    _refuse(name, value, "true or false")
+
+
+def _strings(name: str, value: object) -> tuple[str, ...]:
     items = [value] if isinstance(value, str) else value
-    ok = isinstance(items, list) and all(isinstance(item, str) for item in items)
-    _require(ok, name, value, "a string or a list of strings")
-    return tuple(items)
+    if isinstance(items, list) and all(isinstance(item, str) for item in items):
+        return tuple(items)
+    _refuse(name, value, "a string or a list of strings")
 
 
-def _integers(name: str, value: Any) -> tuple[int, ...]:
+def _integers(name: str, value: object) -> tuple[int, ...]:
     items = [value] if isinstance(value, int) else value
-    _require(isinstance(items, list), name, value, "a list of integers")
-    return tuple(_integer(name, item) for item in items)
+    if isinstance(items, list):
+        return tuple(_integer(name, item) for item in items)
+    _refuse(name, value, "a list of integers")
 
 
 _READERS = {

@@ -1,7 +1,7 @@
 """Continuous batching: requests join and leave between decoding steps.
 
-One thread calls it. A step admits waiting requests (each is prefilled alone, from the longest prefix that is
-stored anywhere), then decodes one token for every running one.
+Single-threaded. A step admits waiting requests (each is prefilled alone, from the longest prefix that is stored
+anywhere), then decodes one token for every running one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ABORTED = Finish("abort", message="aborted on request")
 class Scheduler:
     """Owner of the batch, the slots and the prefix cache.
 
-    max_running: sequences decoded together. kv_tokens: tokens of keys and values that running sequences may
-    come to need, padding included; one sequence always fits. `version` names the weights in answers.
+    max_running: sequences per batch. kv_tokens: limit on the tokens of keys and values that running sequences may grow
+    to, including padding; one sequence always fits. version: returns the weight version for answers.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def step(self, *, admit: bool = True) -> None:
-        """Admit what fits unless told not to, then decode one token for every running sequence."""
+        """Admit the sequences that fit, then decode one token for every running one."""
         while admit and self.waiting and self._fits(self.waiting[0]):
             self._join(self.waiting[0])
         if self.running:
@@ -66,14 +66,14 @@ class Scheduler:
             self._slots.release()
 
     def abort(self, rid: str | None) -> None:
-        """End sequence `rid`, or all, with what they have."""
+        """End sequence `rid`, or all, with their partial output."""
         for sequence in [s for s in self.waiting if rid in (None, s.request.rid)]:
             self.waiting.remove(sequence)
             sequence.report(_ABORTED, self._version(), self._model.tokenizer)
         self._leave({s: _ABORTED for s in self.running if rid in (None, s.request.rid)})
 
     def fail(self, error: EngineError) -> None:
-        """End everything with an error. The prefix cache is dropped with it, as nothing in it can be trusted."""
+        """End everything with an error. The prefix cache is dropped too, as it can no longer be trusted."""
         for sequence in (*self.running, *self.waiting):
             sequence.fail(error)
         self.running.clear()
@@ -82,12 +82,12 @@ class Scheduler:
         self._slots.release()
 
     def retract(self) -> None:
-        """Put running sequences back at the head of the queue, keeping what they sampled."""
+        """Put running sequences back at the head of the queue, keeping their sampled tokens."""
         self.waiting.extendleft(reversed(self.running))
         self._vacate(self.running)
 
     def forget_prefixes(self) -> None:
-        """Drop the prefix cache, and never store what runs now: it belongs to weights that are gone, or was flushed."""
+        """Drop the prefix cache, and never store what runs now: its weights were replaced or the cache was flushed."""
         self._prefixes.clear()
         for sequence in self.running:
             sequence.fresh = False
@@ -100,7 +100,7 @@ class Scheduler:
         return rows <= self._max_running and rows * longest <= self._kv_tokens
 
     def _join(self, sequence: Sequence) -> None:
-        """Prefill the head of the queue and draw its first token. It leaves the queue last, so that a failure finds it."""
+        """Prefill the head of the queue and draw its first token. It leaves the queue last, so `fail` can find it."""
         if not sequence.request.sampling.max_new_tokens:
             self.waiting.popleft()
             sequence.report(Finish("length"), self._version(), self._model.tokenizer)
@@ -142,7 +142,7 @@ class Scheduler:
         self._append(list(self.running), logits)
 
     def _append(self, sequences: list[Sequence], logits: torch.Tensor) -> None:
-        """Draw the next token of each sequence from its row of `logits`; let the finished ones leave."""
+        """Draw the next token of each sequence from its row of `logits`; remove the finished ones."""
         finished: dict[Sequence, Finish] = {}
         for sequence, row in zip(sequences, logits, strict=True):
             self._draw(sequence, row)
@@ -171,7 +171,7 @@ class Scheduler:
             sequence.report(finish, self._version(), self._model.tokenizer)
 
     def _vacate(self, leaving: Iterable[Sequence]) -> None:
-        """Take sequences out of the batch: store their prefixes, close the gaps with the last rows."""
+        """Remove sequences from the batch: store their prefixes, fill the gaps with the last rows."""
         for sequence in list(leaving):
             row, last = self.running.index(sequence), len(self.running) - 1
             known = sequence.ids[: sequence.stored]

@@ -1,4 +1,4 @@
-"""Teacher forcing: log p of given tokens, for checking what an engine reported."""
+"""Teacher forcing: log p of given tokens, to check an engine's logprobs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from slime_agl.errors import InvariantError
 def teacher_logprobs(
     model: PreTrainedModel, tokens: Sequence[int], response_length: int, temperature: float = 1.0
 ) -> list[float]:
-    """log p of the last `response_length` of `tokens`, each given all tokens before it.
+    """Return log p of the last `response_length` of `tokens`, each given all tokens before it.
 
-    Under softmax(logits / temperature), or softmax(logits) for temperature 0: what the engine reports.
+    Under softmax(logits / temperature), or softmax(logits) for temperature 0, as the engine reports.
 
     Raises:
-        InvariantError: the response is longer than the tokens before it allow.
+        InvariantError: no token precedes the response.
     """
     return teacher_logprobs_batch(model, [(tokens, response_length)], temperature)[0]
 
@@ -30,7 +30,7 @@ def teacher_logprobs_batch(
     temperature: float = 1.0,
     batch_size: int = 4,
 ) -> list[list[float]]:
-    """`teacher_logprobs` of many (tokens, response_length), in the order given."""
+    """`teacher_logprobs` of many (tokens, response_length), in the given order."""
     for number, (tokens, length) in enumerate(sequences):
         if not 0 <= length < len(tokens):
             raise InvariantError(
@@ -48,12 +48,12 @@ def teacher_logprobs_batch(
 
 
 def response_logits(model: PreTrainedModel, sequences: Sequence[tuple[Sequence[int], int]]) -> list[torch.Tensor]:
-    """For each (tokens, response_length), the logits [response_length, vocabulary] that its response was drawn from.
+    """Return the logits [response_length, vocabulary] of each (tokens, response_length).
 
-    One forward pass; gradients flow when they are enabled.
+    One forward pass; with gradients if they are enabled.
     """
     width = max(len(tokens) for tokens, _ in sequences)
-    # Padding stands behind: causal attention keeps real tokens from seeing it, so no mask is needed.
+    # Padding follows the tokens, and causal attention hides what follows, so no mask is needed.
     ids = torch.tensor([[*tokens, *([0] * (width - len(tokens)))] for tokens, _ in sequences])
     first = min(len(tokens) - length for tokens, length in sequences) - 1
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=torch.arange(first, width)).logits.float()
@@ -64,7 +64,7 @@ def response_logits(model: PreTrainedModel, sequences: Sequence[tuple[Sequence[i
 
 
 def taken_logprobs(logits: torch.Tensor, tokens: Sequence[int], length: int, temperature: float = 1.0) -> torch.Tensor:
-    """log p [length] of the last `length` of `tokens` under their logits [length, vocabulary], as the engine reports it."""
+    """Return log p [length] of the last `length` of `tokens` under their logits [length, vocabulary]."""
     scale = temperature if temperature > 0 else 1.0
     taken = torch.tensor(tokens[len(tokens) - length :])[:, None]
     return torch.log_softmax(logits / scale, dim=-1).gather(1, taken)[:, 0]

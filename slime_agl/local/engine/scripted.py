@@ -1,4 +1,4 @@
-"""A Backend that answers from a script: instant, deterministic, without torch; it records everything."""
+"""A Backend that answers from a script: instant, deterministic, without torch. It records every exchange."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slime_agl.local.engine.base import BackendBase
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """What the script says to one request.
+    """The script's answer to one request.
 
     ids: output ids, cut at `max_new_tokens` (the finish is then 'length'). finish: 'stop', 'length' or 'abort'.
-    matched: stop id or string; the last id when None and the finish is 'stop'.
-    logprobs: one for each id; `synthetic_logprob` when None.
-    hold: keep the request running until `ScriptedBackend.release`; when it is aborted before, it answers with
-        the first `partial` ids. status: answer with this HTTP status instead.
+    matched: stop id or string; None with finish 'stop' means the last id.
+    logprobs: one per id; None means `synthetic_logprob`.
+    hold: keep the request pending until `ScriptedBackend.release`; if aborted first, it answers with the first
+        `partial` ids. status: answer with this HTTP status instead.
     """
 
     ids: Sequence[int] = ()
@@ -38,14 +38,14 @@ AnswerScript = Callable[[GenerateRequest], ScriptedReply]
 
 @dataclass(slots=True)
 class ScriptedExchange:
-    """A request as it arrived, and how it ended (None while it runs)."""
+    """A request as it arrived, and its answer (None while it runs)."""
 
     request: GenerateRequest
     answer: Generated | EngineError | None = None
 
 
 def synthetic_logprob(position: int, token: int) -> float:
-    """A logprob in [-1, 0) that depends on the token and its position in the output."""
+    """Return a logprob in [-1, 0) that depends on the token and its position in the output."""
     return -(1 + (31 * token + 17 * position) % 1000) / 1000
 
 
@@ -58,7 +58,7 @@ class Text(Protocol):
 
 
 class NumberText:
-    """Writes ids as decimal numbers between blanks, and reads them back."""
+    """Writes ids as decimal numbers separated by spaces, and reads them back."""
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
@@ -68,10 +68,10 @@ class NumberText:
 
 
 class ScriptedBackend(BackendBase):
-    """script: a function of the request, or replies that are given out in order of arrival.
+    """script: a function of the request, or replies in order of arrival.
 
-    text: `NumberText` by default. `exchanges` lists all requests in order of arrival.
-    Requests that arrive while paused wait, and meet the script when generation continues.
+    text: `NumberText` by default. exchanges: all requests in order of arrival.
+    Requests that arrive during a pause wait, and reach the script when generation continues.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ScriptedBackend(BackendBase):
         self._changed = threading.Condition(threading.RLock())
         self._paused = False
         self._waiting: dict[str, tuple[ScriptedExchange, Deliver]] = {}
-        self._held: dict[str, tuple[ScriptedExchange, Deliver, ScriptedReply]] = {}
+        self._pending: dict[str, tuple[ScriptedExchange, Deliver, ScriptedReply]] = {}
         self.exchanges: list[ScriptedExchange] = []
         self.loaded_paths: list[str] = []
         self.flushes = 0
@@ -123,15 +123,15 @@ class ScriptedBackend(BackendBase):
             for key in [key for key in self._waiting if rid in (None, key)]:
                 exchange, deliver = self._waiting.pop(key)
                 self._end(exchange, deliver, self._generated(exchange, ScriptedReply(finish="abort")))
-            for key in [key for key in self._held if rid in (None, key)]:
-                exchange, deliver, reply = self._held.pop(key)
+            for key in [key for key in self._pending if rid in (None, key)]:
+                exchange, deliver, reply = self._pending.pop(key)
                 partial = ScriptedReply(reply.ids[: reply.partial], finish="abort", logprobs=reply.logprobs)
                 self._end(exchange, deliver, self._generated(exchange, partial))
 
-    def pause(self, mode: str) -> None:
+    def pause(self, kind: str) -> None:
         with self._changed:
             self._paused = True
-            if mode == "abort":
+            if kind == "abort":
                 self.abort(None)
 
     def resume(self) -> None:
@@ -143,7 +143,7 @@ class ScriptedBackend(BackendBase):
 
     def flush_cache(self) -> bool:
         with self._changed:
-            if self._held:
+            if self._pending:
                 return False
             self.flushes += 1
             return True
@@ -155,35 +155,35 @@ class ScriptedBackend(BackendBase):
 
     def load(self) -> Load:
         with self._changed:
-            return Load(len(self._held), len(self._waiting))
+            return Load(len(self._pending), len(self._waiting))
 
     def release(self, rid: str | None = None) -> None:
-        """Let a held request, or all, answer in full."""
+        """Answer a pending request, or all, in full."""
         with self._changed:
-            for key in [key for key in self._held if rid in (None, key)]:
-                exchange, deliver, reply = self._held.pop(key)
+            for key in [key for key in self._pending if rid in (None, key)]:
+                exchange, deliver, reply = self._pending.pop(key)
                 self._end(exchange, deliver, self._generated(exchange, reply))
 
-    def wait_until(self, *, held: int = 0, waiting: int = 0, arrived: int = 0, timeout: float = 10.0) -> None:
-        """Block until that many requests are held, wait for the end of a pause, or have arrived.
+    def wait_until(self, *, pending: int = 0, waiting: int = 0, arrived: int = 0, timeout: float = 10.0) -> None:
+        """Block until that many requests are pending, wait for the end of a pause, and have arrived.
 
         Raises:
-            TimeoutError: with the numbers that were reached.
+            TimeoutError: with the numbers reached.
         """
 
         def reached() -> bool:
-            counts = (len(self._held), len(self._waiting), len(self.exchanges))
-            return all(have >= want for have, want in zip(counts, (held, waiting, arrived), strict=True))
+            counts = (len(self._pending), len(self._waiting), len(self.exchanges))
+            return all(have >= want for have, want in zip(counts, (pending, waiting, arrived), strict=True))
 
         with self._changed:
             if not self._changed.wait_for(reached, timeout):
                 raise TimeoutError(
-                    f"after {timeout} s: {len(self._held)} of {held} requests held, {len(self._waiting)} of "
+                    f"after {timeout} s: {len(self._pending)} of {pending} requests pending, {len(self._waiting)} of "
                     f"{waiting} waiting, {len(self.exchanges)} of {arrived} arrived"
                 )
 
     def wait_until_answered(self, count: int, timeout: float = 10.0) -> None:
-        """Block until that many requests have ended, in whatever way. Raises TimeoutError with the number reached."""
+        """Block until that many requests have ended in any way. Raises TimeoutError with the number reached."""
 
         def answered() -> int:
             return sum(exchange.answer is not None for exchange in self.exchanges)
@@ -198,7 +198,7 @@ class ScriptedBackend(BackendBase):
             error = EngineError(f"the script answers {reply.status}", status=reply.status)
             self._end(exchange, deliver, error)
         elif reply.hold:
-            self._held[exchange.request.rid] = (exchange, deliver, reply)
+            self._pending[exchange.request.rid] = (exchange, deliver, reply)
             self._changed.notify_all()
         else:
             self._end(exchange, deliver, self._generated(exchange, reply))

@@ -1,4 +1,4 @@
-"""A request on its way through the batch."""
+"""A request in the queue or the batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from slime_agl.local.engine.stopping import Decoder, text_of
 class Sequence:
     """Owned by the scheduler's thread.
 
-    ids: prompt and output. stored: how many of them have keys and values in the sequence's row.
-    cached: prompt tokens that were reused at the first prefill, None before it.
-    fresh: all keys and values come from the present weights.
+    ids: prompt and output. stored: number of ids whose keys and values are in the sequence's row.
+    cached: prompt tokens reused at the first prefill, None before it.
+    fresh: all keys and values come from the current weights.
     """
 
     request: GenerateRequest
@@ -36,11 +36,11 @@ class Sequence:
 
     @property
     def longest(self) -> int:
-        """Tokens it may grow to."""
+        """Maximum number of tokens, prompt and output."""
         return len(self.request.input_ids) + self.request.sampling.max_new_tokens
 
     def report(self, finish: Finish | None, weight_version: str, decoder: Decoder) -> None:
-        """Deliver what there is so far."""
+        """Deliver the output so far."""
         output = self.output
         self.deliver(
             Generated(

@@ -1,7 +1,6 @@
 """SGLang's HTTP interface over a Backend.
 
-The endpoints, their shapes and their error bodies are those of SGLang 0.5, as far as slime, the SGLang router
-and this package use them.
+Endpoints, JSON and error bodies are those of SGLang 0.5, as far as slime, the SGLang router and this package use them.
 """
 
 from __future__ import annotations
@@ -12,33 +11,33 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from slime_agl.errors import EngineError, EngineRejected, SlimeAglError, closest
-from slime_agl.local.engine.backend import PAUSE_MODES, Backend, Generated, GenerateRequest
+from slime_agl.local.engine.backend import PAUSES, Backend, Generated, GenerateRequest
 from slime_agl.local.engine.wire import answer_json, error_json
 from slime_agl.loops import LoopThread
 
 logger = logging.getLogger(__name__)
 _http_logger = logging.getLogger(f"{__name__}.http")
-# The router probes every worker for HTTP/2 at start; aiohttp logs the refusal as an error with a traceback.
+# At start the router probes every worker for HTTP/2; aiohttp would log its refusal as an error with a traceback.
 _http_logger.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage)))
 
 _LARGEST_BODY = 1 << 30
 
-JsonObject = dict[str, Any]
+JsonObject = dict[str, object]
 
 
 class Options(TypedDict, total=False):
     """Keyword arguments of `EngineServer`.
 
     host, port: where to listen; port 0, the default, takes a free one. name: of the served model.
-    pages: further GET endpoints, each a function that makes the JSON answer.
-    on_control: gets path and body of each call that changes something, before it takes effect.
-    shutdown_seconds: how long `stop` lets open requests finish before it closes their connections.
+    pages: further GET endpoints; each function returns the JSON answer.
+    on_control: called with path and body of each call that changes state, before it takes effect.
+    shutdown_seconds: time that `stop` gives open requests before it closes their connections.
     """
 
     host: str
@@ -50,9 +49,9 @@ class Options(TypedDict, total=False):
 
 
 class EngineServer:
-    """Owner of a backend and of the server in front of it, on the running event loop.
+    """A backend and the server in front of it, on the running event loop.
 
-    `url` is known once started. `start` unwinds itself when it fails; `stop` is idempotent.
+    `url` is known once started. `start` unwinds itself on failure; `stop` is idempotent.
     """
 
     def __init__(self, backend: Backend, **options: Unpack[Options]) -> None:
@@ -68,7 +67,7 @@ class EngineServer:
 
     @property
     def url(self) -> str:
-        """Address to reach the server from this machine. Raises RuntimeError before `start`."""
+        """Address for clients on this machine. Raises RuntimeError before `start`."""
         host = "127.0.0.1" if self._host == "0.0.0.0" else self._host
         return f"http://{host}:{self._bound_port}"
 
@@ -83,7 +82,7 @@ class EngineServer:
         return self._runner.addresses[0][1]
 
     async def start(self) -> EngineServer:
-        """Load the backend's threads and listen. Raises OSError when the port is taken."""
+        """Start the backend and listen. Raises OSError if the port is taken."""
         self._backend.start()
         runner = web.AppRunner(
             self._application(),
@@ -103,7 +102,7 @@ class EngineServer:
         return self
 
     async def stop(self) -> None:
-        """Abort what is in flight, let the answers out, close."""
+        """Abort requests in flight, send their answers, close."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -148,12 +147,12 @@ class EngineServer:
             self._in_flight.discard(request.rid)
 
     async def _updates(self, request: GenerateRequest) -> AsyncGenerator[Generated, None]:
-        """Submit and yield until finished. Leaving early, as when the client goes away, aborts the request."""
+        """Submit and yield updates until finished. Closing early, as when the client disconnects, drops the request."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[Generated | EngineError] = asyncio.Queue()
 
         def deliver(update: Generated | EngineError) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits for the answer
+            with suppress(RuntimeError):  # the loop is closed, so there is no client left
                 loop.call_soon_threadsafe(queue.put_nowait, update)
 
         self._backend.submit(request, deliver)
@@ -177,7 +176,7 @@ class EngineServer:
                 async for update in updates:
                     await _send_event(response, json.dumps(answer_json(request, update, time.monotonic() - started)))
         except EngineError as error:
-            # The status line is out already: the error travels as an event.
+            # The status line is already sent, so the error is sent as an event.
             await _send_event(response, json.dumps(error_json(str(error))))
         await _send_event(response, "[DONE]")
         await response.write_eof()
@@ -240,7 +239,7 @@ class EngineServer:
         load = self._backend.load()
         running, waiting = load.running, load.waiting
         rank = {"dp_rank": 0, "num_running_reqs": running, "num_waiting_reqs": waiting}
-        rank |= dict.fromkeys(("num_reqs", "num_total_reqs"), running + waiting)  # older and newer name
+        rank |= dict.fromkeys(("num_reqs", "num_total_reqs"), running + waiting)  # names in older and newer versions
         total = {"total_running_reqs": running, "total_waiting_reqs": waiting, "total_reqs": running + waiting}
         return web.json_response({"timestamp": time.time(), "dp_rank_count": 1, "loads": [rank], "aggregate": total})
 
@@ -269,16 +268,16 @@ class EngineServer:
         rid = body.get("rid")
         if not body.get("abort_all") and not isinstance(rid, str):
             raise EngineRejected("abort_request needs rid (a string) or abort_all: true", status=400)
-        self._backend.abort(None if body.get("abort_all") else rid)
+        self._backend.abort(rid if isinstance(rid, str) and not body.get("abort_all") else None)
         return web.Response(status=200)
 
     async def _pause(self, http: web.Request) -> web.Response:
-        mode = (await self._control_body(http)).get("mode", "abort")
-        if mode not in PAUSE_MODES:
-            known = ", ".join(PAUSE_MODES)
-            raise EngineRejected(f"mode is {mode!r}, known are {known}.{closest(str(mode), PAUSE_MODES)}", status=400)
-        await asyncio.to_thread(self._backend.pause, mode)
-        return web.json_response({"status": "ok", "message": f"Generation paused ({mode})."})
+        kind = (await self._control_body(http)).get("mode", "abort")
+        if not isinstance(kind, str) or kind not in PAUSES:
+            known = ", ".join(PAUSES)
+            raise EngineRejected(f"mode is {kind!r}, known are {known}.{closest(str(kind), PAUSES)}", status=400)
+        await asyncio.to_thread(self._backend.pause, kind)
+        return web.json_response({"status": "ok", "message": f"Generation paused ({kind})."})
 
     async def _continue(self, http: web.Request) -> web.Response:
         await self._control_body(http)
@@ -303,7 +302,7 @@ class EngineServer:
 
 @asynccontextmanager
 async def serve(backend: Backend, **options: Unpack[Options]) -> AsyncIterator[EngineServer]:
-    """Run an EngineServer on this event loop for the length of the block."""
+    """Run an EngineServer on this event loop while the context lasts."""
     server = EngineServer(backend, **options)
     await server.start()
     try:
@@ -313,7 +312,7 @@ async def serve(backend: Backend, **options: Unpack[Options]) -> AsyncIterator[E
 
 
 class EngineThread:
-    """An EngineServer with a thread and an event loop of its own, for callers that block. A context manager."""
+    """An EngineServer with its own thread and event loop, for blocking callers. A context manager."""
 
     def __init__(self, backend: Backend, **options: Unpack[Options]) -> None:
         self._server = EngineServer(backend, **options)
@@ -325,7 +324,7 @@ class EngineThread:
         return self._server.url
 
     def start(self) -> EngineThread:
-        """Return when the server listens. Raises what `EngineServer.start` raised."""
+        """Start the server; return once it listens. Raises as `EngineServer.start` does."""
         self._thread.start()
         try:
             self._thread.run(self._server.start())
@@ -354,8 +353,8 @@ class EngineThread:
         self.stop()
 
 
-async def _json_body(http: web.Request) -> Any:
-    """The JSON body, {} when there is none. Raises EngineRejected when it is not JSON."""
+async def _json_body(http: web.Request) -> object:
+    """Return the JSON body, {} if empty. Raises EngineRejected if it is not JSON."""
     text = await http.text()
     try:
         return json.loads(text) if text.strip() else {}
@@ -390,6 +389,6 @@ async def _errors_as_json(
         return web.json_response(error_json(str(error)), status=error.status or 500)
     except web.HTTPException as error:
         return web.json_response(error_json(f"{request.method} {request.path}: {error.reason}"), status=error.status)
-    except Exception as error:  # boundary of the server: one broken request must not look like a dead engine
+    except Exception as error:  # boundary of the server: a failed request must not look like a dead engine
         logger.exception("%s %s failed", request.method, request.path)
         return web.json_response(error_json(f"{type(error).__name__}: {error}"), status=500)

@@ -1,4 +1,4 @@
-"""When a request ends, and the text of what it sampled."""
+"""Decide when a request ends, and decode its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slime_agl.local.engine.sampling import SamplingParams
 
 
 class Decoder(Protocol):
-    """Decodes ids. A tokenizer of transformers is one; it returns a list for batches only."""
+    """Decodes ids, as a tokenizer of transformers does; it returns a list for batches only."""
 
     def decode(self, ids: list[int], /, *, skip_special_tokens: bool) -> str | list[str]: ...
 
@@ -24,7 +24,7 @@ def _decoded(decoder: Decoder, ids: Sequence[int], *, skip_special_tokens: bool)
 def finish_of(
     output: Sequence[int], params: SamplingParams, eos_ids: frozenset[int], decoder: Decoder
 ) -> Finish | None:
-    """Why the request ends with the last id of `output`, or None. The length limit is looked at first, as in SGLang."""
+    """Return the finish if the request ends with the last id of `output`. The length limit goes first, as in SGLang."""
     if len(output) >= params.max_new_tokens:
         return Finish("length")
     last = output[-1]
@@ -35,7 +35,7 @@ def finish_of(
 
 
 def text_of(output: Sequence[int], params: SamplingParams, finish: Finish | None, decoder: Decoder) -> str:
-    """Decode `output`; without its matched stop unless `no_stop_trim`, and without a half-sampled character."""
+    """Decode `output` without its matched stop (unless `no_stop_trim`) and without an incomplete last character."""
     ids = list(output)
     matched = None if finish is None or params.no_stop_trim else finish.matched
     if isinstance(matched, int):
@@ -50,7 +50,7 @@ def text_of(output: Sequence[int], params: SamplingParams, finish: Finish | None
 def _matched_string(output: Sequence[int], stops: Sequence[str], decoder: Decoder) -> str | None:
     if not stops:
         return None
-    # An id stands for at least one byte, so a stop that ends with the last id lies within these ids.
+    # An id decodes to at least one byte, so a stop that ends with the last id lies within these ids.
     window = max(len(stop.encode()) for stop in stops) + 4
     tail = _decoded(decoder, output[-window:], skip_special_tokens=False)
     return next((stop for stop in stops if stop in tail), None)

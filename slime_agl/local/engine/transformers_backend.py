@@ -1,4 +1,4 @@
-"""A Backend that samples from a model of transformers in one worker thread."""
+"""A Backend that samples from a transformers model in one worker thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import TypedDict, TypeVar, Unpack
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,14 +22,27 @@ from slime_agl.local.engine.smollm2 import resolve_model
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+
+class Options(TypedDict, total=False):
+    """Options of `load_backend`; see `TransformersBackend`."""
+
+    context_length: int | None
+    max_running: int
+    prefix_tokens: int
+    kv_tokens: int
+    seed: int
+    weight_version: str
+
 
 class TransformersBackend(BackendBase):
-    """Every change of the batch is a command that the worker thread runs between two steps; nothing is locked.
+    """Changes to the batch are commands that the worker thread runs between two steps, so there are no locks.
 
-    model_path: what `/server_info` names. context_length: at most the model's own.
-    max_running: requests decoded together. prefix_tokens: tokens kept for reuse (SmolLM2: 45 KiB each).
-    kv_tokens: bound on the slots of running requests, padding included.
-    seed: of the generator that unseeded requests share.
+    model_path: for `/server_info`. context_length: at most the model's own.
+    max_running: requests per batch. prefix_tokens: tokens cached for reuse (SmolLM2: 45 KiB each).
+    kv_tokens: limit on the slots of running requests, including padding.
+    seed: of the generator that requests without a seed share.
     """
 
     def __init__(
@@ -48,9 +61,9 @@ class TransformersBackend(BackendBase):
         self._model = LanguageModel(model, tokenizer)
         own = self._model.context_length
         if max_running < 1:
-            raise ConfigError(f"max_running is {max_running}, at least 1 request has to run")
+            raise ConfigError(f"max_running is {max_running}, it must be at least 1")
         if context_length is not None and not 2 <= context_length <= own:
-            raise ConfigError(f"context_length is {context_length}, the model allows 2 to {own} tokens")
+            raise ConfigError(f"context_length is {context_length}, the model supports 2 to {own} tokens")
         super().__init__(
             BackendInfo(model_path, context_length or own, self._model.vocab_size, max_running), weight_version
         )
@@ -99,8 +112,8 @@ class TransformersBackend(BackendBase):
     def abort(self, rid: str | None) -> None:
         self._commands.put(lambda: self._scheduler.abort(rid))
 
-    def pause(self, mode: str) -> None:
-        self._ask(lambda: self._pause(mode))
+    def pause(self, kind: str) -> None:
+        self._ask(lambda: self._pause(kind))
 
     def resume(self) -> None:
         self._commands.put(self._resume)
@@ -113,7 +126,7 @@ class TransformersBackend(BackendBase):
         self.set_weights(load_model(resolve_model(path), dtype).state_dict(), weight_version)
 
     def set_weights(self, state: dict[str, torch.Tensor], weight_version: str) -> None:
-        """As `update_weights`, from tensors of a model in this process. Returns when they are in use."""
+        """As `update_weights`, from tensors in this process. Returns once they are in use."""
         done: Future[None] = Future()
         self._post(lambda: self._enqueue_update(done, state, weight_version))
         done.result()
@@ -122,9 +135,9 @@ class TransformersBackend(BackendBase):
         running = len(self._scheduler.running)
         return Load(running, max(0, len(self._in_flight) - running))
 
-    def _ask(self, command: Callable[[], Any]) -> Any:
+    def _ask(self, command: Callable[[], T]) -> T:
         """Run a command on the worker thread and return its result."""
-        done: Future[Any] = Future()
+        done: Future[T] = Future()
 
         def run() -> None:
             try:
@@ -136,7 +149,7 @@ class TransformersBackend(BackendBase):
         return done.result()
 
     def _post(self, command: Callable[[], None]) -> None:
-        """Hand over a command that somebody waits for. Raises EngineError when the worker thread has ended."""
+        """Queue a command that a caller waits for. Raises EngineError if the worker thread has ended."""
         if self._closed:
             raise EngineError("the engine is closed", status=503)
         self._commands.put(command)
@@ -149,7 +162,7 @@ class TransformersBackend(BackendBase):
                 continue
             try:
                 self._scheduler.step(admit=not self._updates)
-            except Exception as error:  # boundary of the model: its failure is the answer to every request in flight
+            except Exception as error:  # boundary of the model: every request in flight gets its failure
                 logger.exception("decoding failed")
                 self._scheduler.fail(EngineError(f"decoding failed: {type(error).__name__}: {error}", status=500))
         self._closed = True
@@ -157,7 +170,7 @@ class TransformersBackend(BackendBase):
             self._commands.get()()
 
     def _run_commands(self) -> None:
-        """Run the commands that wait; block for one when there is nothing to decode."""
+        """Run the queued commands; block for one if there is nothing to decode."""
         idle = not self._updates and (self._paused or not self._scheduler.busy)
         while idle or not self._commands.empty():
             self._commands.get()()
@@ -170,9 +183,7 @@ class TransformersBackend(BackendBase):
             done, state, version = self._updates.pop(0)
             try:
                 self._model.load_state(state)
-            except (
-                Exception
-            ) as error:  # boundary between threads: the caller of the update gets it, the old weights stay
+            except Exception as error:  # boundary between threads: the caller gets it, the old weights stay
                 done.set_exception(error)
                 continue
             self._weight_version = version
@@ -193,11 +204,11 @@ class TransformersBackend(BackendBase):
         else:
             self._updates.append((done, state, version))
 
-    def _pause(self, mode: str) -> None:
+    def _pause(self, kind: str) -> None:
         self._paused = True
-        if mode == "abort":
+        if kind == "abort":
             self._scheduler.abort(None)
-        elif mode == "retract":
+        elif kind == "retract":
             self._scheduler.retract()
 
     def _resume(self) -> None:
@@ -217,11 +228,11 @@ class TransformersBackend(BackendBase):
         self._updates.clear()
 
 
-def load_backend(name_or_path: str, *, dtype: str = "float32", **options: Any) -> TransformersBackend:
-    """A backend for 'smollm2' or a Hugging Face directory. options: those of TransformersBackend.
+def load_backend(name_or_path: str, *, dtype: str = "float32", **options: Unpack[Options]) -> TransformersBackend:
+    """Load 'smollm2' or a Hugging Face directory.
 
     Raises:
-        ConfigError: no such model, or one that the local engine cannot serve.
+        ConfigError: no such model, or the local engine cannot serve it.
     """
     path = resolve_model(name_or_path)
     model, tokenizer = load_model_and_tokenizer(path, dtype)

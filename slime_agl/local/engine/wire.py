@@ -1,35 +1,31 @@
-"""The JSON of SGLang's `/generate`: requests read once, answers written once."""
+"""The JSON of SGLang's `/generate`: parse requests, write answers."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from slime_agl.errors import EngineRejected, closest
 from slime_agl.local.engine.backend import BackendInfo, Finish, Generated, GenerateRequest
 from slime_agl.local.engine.sampling import parse_sampling_params
 
 _READ = frozenset({"input_ids", "text", "sampling_params", "return_logprob", "stream", "rid"})
-# Bookkeeping fields that change no token and no answer.
+# Bookkeeping fields that affect neither tokens nor answers.
 _IGNORED = frozenset(
     {"model", "log_metrics", "no_logs", "background", "priority", "extra_key", "custom_labels", "logprob_start_len"}
 )
-# Fields of SGLang and its router that mean something when set, and are not done here.
+# Fields of SGLang and its router that have an effect and are not supported here.
 _UNSUPPORTED = frozenset(
-    {
-        "input_embeds", "image_data", "video_data", "audio_data", "modalities", "session_params", "lora_path", "lora_id",
-        "custom_logit_processor", "return_hidden_states", "return_routed_experts", "return_text_in_logprobs",
-        "return_bytes", "return_entropy", "top_logprobs_num", "token_ids_logprob", "bootstrap_host", "bootstrap_port",
-        "bootstrap_room", "return_prompt_token_ids", "stream_options",
-    }
-)  # fmt: skip
+    "input_embeds image_data video_data audio_data modalities session_params lora_path lora_id custom_logit_processor "
+    "return_hidden_states return_routed_experts return_text_in_logprobs return_bytes return_entropy top_logprobs_num "
+    "token_ids_logprob bootstrap_host bootstrap_port bootstrap_room return_prompt_token_ids stream_options".split()
+)
 
 
 def parse_generate(
     body: object, *, info: BackendInfo, encode: Callable[[str], list[int]], headers: Mapping[str, str]
 ) -> GenerateRequest:
-    """Read the body of a `/generate` request.
+    """Parse the body of a `/generate` request.
 
     Raises:
         EngineRejected: status 400, naming the field and the numbers.
@@ -57,9 +53,9 @@ def parse_generate(
     )
 
 
-def answer_json(request: GenerateRequest, answer: Generated, seconds: float) -> dict[str, Any]:
-    """Shape an answer, or a stage of a streamed one, as SGLang does."""
-    meta: dict[str, Any] = {
+def answer_json(request: GenerateRequest, answer: Generated, seconds: float) -> dict[str, object]:
+    """Return an answer, or an update of a streamed one, as SGLang writes it."""
+    meta: dict[str, object] = {
         "id": request.rid,
         "finish_reason": _finish_json(answer.finish, len(answer.output_ids)),
         "prompt_tokens": answer.prompt_tokens,
@@ -76,17 +72,17 @@ def answer_json(request: GenerateRequest, answer: Generated, seconds: float) -> 
 
 
 def prompt_too_long(prompt: int, context: int) -> EngineRejected:
-    """SGLang's refusal, in its words."""
+    """Return SGLang's own refusal."""
     return EngineRejected(
         f"The input ({prompt} tokens) is longer than the model's context length ({context} tokens).", status=400
     )
 
 
-def error_json(message: str) -> dict[str, Any]:
+def error_json(message: str) -> dict[str, object]:
     return {"error": {"message": message}}
 
 
-def _finish_json(finish: Finish | None, length: int) -> dict[str, Any] | None:
+def _finish_json(finish: Finish | None, length: int) -> dict[str, object] | None:
     if finish is None:
         return None
     if finish.kind == "length":
@@ -95,7 +91,7 @@ def _finish_json(finish: Finish | None, length: int) -> dict[str, Any] | None:
     return {"type": finish.kind, **{name: value for name, value in detail.items() if value is not None}}
 
 
-def _refuse_unsupported(body: Mapping[str, Any]) -> None:
+def _refuse_unsupported(body: Mapping[str, object]) -> None:
     for name, value in body.items():
         if name in _READ or name in _IGNORED or not value:
             continue
@@ -105,7 +101,7 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
         raise EngineRejected(f"the request has an unknown field {name!r}.{hint}", status=400)
 
 
-def _input_ids(body: Mapping[str, Any], info: BackendInfo, encode: Callable[[str], list[int]]) -> tuple[int, ...]:
+def _input_ids(body: Mapping[str, object], info: BackendInfo, encode: Callable[[str], list[int]]) -> tuple[int, ...]:
     ids, text = body.get("input_ids"), body.get("text")
     if (ids is None) == (text is None):
         raise EngineRejected("exactly one of input_ids and text must be given", status=400)
@@ -119,7 +115,7 @@ def _input_ids(body: Mapping[str, Any], info: BackendInfo, encode: Callable[[str
         raise EngineRejected("input_ids is empty; the prompt needs at least one token", status=400)
     if min(ids) < 0 or max(ids) >= info.vocab_size:
         wrong = next(item for item in ids if not 0 <= item < info.vocab_size)
-        raise EngineRejected(f"input_ids holds {wrong}, the vocabulary has {info.vocab_size} ids", status=400)
+        raise EngineRejected(f"input_ids contains {wrong}, the vocabulary has {info.vocab_size} ids", status=400)
     return tuple(ids)
 
 

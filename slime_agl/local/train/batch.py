@@ -1,13 +1,14 @@
-"""What a rollout returned, as the batch that slime would train on.
+"""Convert a rollout's output to the batch that slime would train on.
 
-The checks are those of slime's manager, made stricter where slime looks at the first sample only.
+The checks are those of slime's manager, stricter where slime looks at the first sample only.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sized
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,9 +16,15 @@ from slime_agl import host
 from slime_agl.errors import InvariantError
 from slime_agl.host.estimators import GROUP_NORMALISING, SCALING
 
-PostProcess = Callable[[Any, list[Any]], tuple[list[Any], list[float]]]
+Samples: TypeAlias = "list[host.Sample]"
+Nest: TypeAlias = "host.Sample | list[Nest]"
+Rewards = tuple[list[float], list[float]]
+"""Raw and post-processed, parallel to the samples."""
+PostProcess: TypeAlias = "Callable[[Namespace, Samples], Rewards]"
+TrainData = dict[str, list[Any]]
+"""Training fields by name, each with one entry per sample, of its own type."""
 
-# batch key -> sample field that all samples have or none has
+# batch key -> sample field that all samples of a batch have, or none
 _OPTIONAL = {
     "rollout_log_probs": "rollout_log_probs",
     "rollout_routed_experts": "rollout_routed_experts",
@@ -28,12 +35,12 @@ _OPTIONAL = {
 }
 
 
-def flatten(args: Any, groups: list[Any]) -> list[Any]:
-    """The samples of rollout_batch_size groups of n_samples_per_prompt entries, in order.
+def flatten(args: Namespace, groups: list[list[Nest]]) -> Samples:
+    """Return the samples of rollout_batch_size groups of n_samples_per_prompt entries, in order.
 
     Raises:
-        InvariantError: a wrong number of groups or entries, lists nested to different depths, or
-            samples of one execution without a common rollout_id.
+        InvariantError: a wrong number of groups or entries, lists nested to different depths, or samples of one
+            execution without a common rollout_id.
     """
     if len(groups) != args.rollout_batch_size:
         raise InvariantError(
@@ -47,12 +54,11 @@ def flatten(args: Any, groups: list[Any]) -> list[Any]:
     return [sample for at, group in enumerate(groups) for sample in _leaves(group, f"group {at}", _depth(groups[0]))]
 
 
-def train_batch(args: Any, samples: list[Any], post_process: PostProcess | None = None) -> dict[str, list[Any]]:
-    """One list for each training field, parallel to `samples`.
+def train_batch(args: Namespace, samples: Samples, post_process: PostProcess | None = None) -> TrainData:
+    """Return one list per training field, parallel to `samples`.
 
-    A sample without rollout_id gets one of its own; a missing loss_mask becomes all ones, that of
-    a removed sample all zeros. rollout_mask_sums is the number of trained tokens of a sample's
-    whole execution. post_process: (args, samples) -> (raw rewards, rewards); slime's own by default.
+    A sample without rollout_id gets a new one; a missing loss_mask becomes all ones, that of a removed sample all
+    zeros. rollout_mask_sums: trained tokens of a sample's whole execution. post_process: slime's own by default.
 
     Raises:
         InvariantError: a field does not cover the response, only some samples have it, or rewards are missing.
@@ -86,10 +92,10 @@ def train_batch(args: Any, samples: list[Any], post_process: PostProcess | None 
     return batch
 
 
-def normalised_rewards(args: Any, samples: list[Any]) -> tuple[list[Any], list[float]]:
-    """slime's default: rewards less their group's mean, over its standard deviation for the GRPO family.
+def normalised_rewards(args: Namespace, samples: Samples) -> Rewards:
+    """Apply slime's default: subtract the group's mean; for the GRPO family, divide by its standard deviation.
 
-    Groups are runs of n_samples_per_prompt samples; when the batch has another size it is one group.
+    A group is n_samples_per_prompt consecutive samples; a batch of any other size is one group.
     """
     raw = [sample.get_reward_value(args) for sample in samples]
     missing = [at for at, reward in enumerate(raw) if reward is None]
@@ -108,7 +114,7 @@ def normalised_rewards(args: Any, samples: list[Any]) -> tuple[list[Any], list[f
     return raw, rewards.reshape(-1).tolist()
 
 
-def _depth(entry: Any) -> int:
+def _depth(entry: Nest) -> int:
     depth = 0
     while isinstance(entry, list):
         if not entry:
@@ -117,7 +123,7 @@ def _depth(entry: Any) -> int:
     return depth
 
 
-def _leaves(node: Any, where: str, depth: int, level: int = 0) -> list[Any]:
+def _leaves(node: Nest, where: str, depth: int, level: int = 0) -> Samples:
     if not isinstance(node, list):
         if depth != 0:
             raise InvariantError(
@@ -125,7 +131,7 @@ def _leaves(node: Any, where: str, depth: int, level: int = 0) -> list[Any]:
             )
         return [node]
     if depth == 0 or not node:
-        raise InvariantError(f"{where} is {'an empty list' if not node else 'nested deeper than the first group'}")
+        raise InvariantError(f"{where} is {'nested deeper than the first group' if node else 'an empty list'}")
     if depth == 1 and level > 0 and len(node) > 1:
         ids = [sample.rollout_id for sample in node if not isinstance(sample, list)]
         if None in ids or len(set(ids)) > 1:
@@ -135,13 +141,13 @@ def _leaves(node: Any, where: str, depth: int, level: int = 0) -> list[Any]:
     ]
 
 
-def _rollout_ids(samples: list[Any]) -> list[int]:
+def _rollout_ids(samples: Samples) -> list[int]:
     taken = {sample.rollout_id for sample in samples}
     free = (number for number in range(2 * len(samples)) if number not in taken)
     return [next(free) if sample.rollout_id is None else sample.rollout_id for sample in samples]
 
 
-def _loss_mask(sample: Any, at: int) -> list[int]:
+def _loss_mask(sample: host.Sample, at: int) -> list[int]:
     if sample.loss_mask is None:
         sample.loss_mask = [1] * sample.response_length
     if len(sample.loss_mask) != sample.response_length:
@@ -151,11 +157,11 @@ def _loss_mask(sample: Any, at: int) -> list[int]:
     return sample.loss_mask
 
 
-def _uneven(name: str, at: int, values: Any, sample: Any) -> str:
+def _uneven(name: str, at: int, values: Sized, sample: host.Sample) -> str:
     return f"{name} of sample {at} has {len(values)} entries, its response has {sample.response_length} tokens"
 
 
-def _check_lengths(samples: list[Any]) -> None:
+def _check_lengths(samples: Samples) -> None:
     for at, sample in enumerate(samples):
         if len(sample.tokens) < sample.response_length:
             raise InvariantError(
@@ -167,20 +173,20 @@ def _check_lengths(samples: list[Any]) -> None:
                 raise InvariantError(_uneven(name, at, values, sample))
 
 
-def _optional_fields(args: Any, samples: list[Any]) -> dict[str, list[Any]]:
+def _optional_fields(args: Namespace, samples: Samples) -> TrainData:
     found = {}
     for key, name in _OPTIONAL.items():
         values = [getattr(sample, name) for sample in samples]
         having = sum(value is not None for value in values)
         if having not in (0, len(samples)):
             raise InvariantError(
-                f"{having} of {len(samples)} samples have {name}; all of a batch must have it, or none"
+                f"{having} of {len(samples)} samples have {name}; either all samples of a batch must have it or none"
             )
         if having:
             found[key] = values
     if args.rollout_top_p != 1.0 and "rollout_top_p_token_ids" not in found:
         raise InvariantError(
-            f"rollout_top_p is {args.rollout_top_p}, but no sample has the top-p sets it was sampled from"
+            f"rollout_top_p is {args.rollout_top_p}, but no sample has the top-p sets that it was sampled from"
         )
     for at, offsets in enumerate(found.get("rollout_top_p_token_offsets", ())):
         if len(offsets) != samples[at].response_length + 1:
@@ -188,10 +194,10 @@ def _optional_fields(args: Any, samples: list[Any]) -> dict[str, list[Any]]:
     return found
 
 
-def _check_batch_size(args: Any, rollout_ids: list[int]) -> None:
+def _check_batch_size(args: Namespace, rollout_ids: list[int]) -> None:
     executions = len(set(rollout_ids))
     wanted = args.global_batch_size
     if wanted is not None and executions < wanted:
         raise InvariantError(
-            f"the batch has {executions} executions, global_batch_size is {wanted}; slime would make no step"
+            f"the batch has {executions} executions, global_batch_size is {wanted}; slime would not train on it"
         )

@@ -1,6 +1,6 @@
-"""A task that takes two turns: which code lies in the box that is asked for, when only a tool can look.
+"""A two-turn task: name the code in a box, which only a tool can open.
 
-`slime_agl.testing.boxes` is its agent. The words here are those that the tiny model knows.
+Its agent is `slime_agl.testing.boxes`. The words are those of the tiny model's vocabulary.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CALL_OPENER, CALL_CLOSER = '<tool_call>{"name": "open", "arguments": {"box": "',
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One conversation. asked: a box; opened: the one that the model opens; found: in it; said: the model's answer."""
+    """One conversation. asked: a box. opened: the box that the model opens. found: in it. said: the model's answer."""
 
     asked: str
     opened: str
@@ -28,7 +28,7 @@ class Play:
 
 
 def rows() -> list[dict[str, str]]:
-    """Every box with every code, in an order that mixes both: a data row is a box to ask for and the code in it."""
+    """Return every pair of box (prompt) and code (label), in mixed order."""
     pairs = [(box, CODES[(at + shift) % len(CODES)]) for shift in range(len(CODES)) for at, box in enumerate(BOXES)]
     return [{"prompt": box, "label": code} for box, code in pairs]
 
@@ -40,6 +40,6 @@ def write_rows(path: Path) -> Path:
 
 
 def aimless(chance: random.Random) -> Play:
-    """A conversation of the right form in which the model opens any box and says any code."""
+    """Return a well-formed conversation in which the model opens a random box and says a random code."""
     asked, opened, code, said = (chance.choice(words) for words in (BOXES, BOXES, CODES, CODES))
     return Play(asked, opened, code if asked == opened else EMPTY, said)

@@ -1,15 +1,15 @@
-"""Policy gradient on the batches that slime would train on, for models that fit on a CPU."""
+"""Policy gradient on slime's training batches, for models that fit on a CPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from slime_agl.errors import ConfigError, InvariantError
 from slime_agl.local.engine.score import response_logits
+from slime_agl.local.train.batch import TrainData
 
 ON_POLICY = 1e-4
 
@@ -18,9 +18,9 @@ ON_POLICY = 1e-4
 class LearnerSettings:
     """learning_rate: of Adam. updates: gradient steps on each batch. temperature: that of the rollout.
 
-    clip, clip_high: the importance ratio counts within [1 - clip, 1 + clip_high]. entropy: weight of the entropy bonus.
-    max_norm: bound on the gradient's norm. micro_batch: samples in one forward pass; it does not change the gradient.
-    tolerance: most that a batch's logprobs may differ between rollout and learner before its first update.
+    clip, clip_high: the importance ratio is clipped to [1 - clip, 1 + clip_high]. entropy: weight of the entropy bonus.
+    max_norm: limit on the gradient's norm. micro_batch: samples per forward pass; does not change the gradient.
+    tolerance: largest allowed difference between rollout and learner logprobs before the first update.
     """
 
     learning_rate: float = 1e-3
@@ -36,16 +36,16 @@ class LearnerSettings:
     def __post_init__(self) -> None:
         for name in ("learning_rate", "updates", "temperature", "max_norm", "micro_batch"):
             if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} of the learner is {getattr(self, name)}, it must be above 0")
+                raise ConfigError(f"the learner's {name} is {getattr(self, name)}, it must be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What came of one batch. Means are over trained tokens, in the last of its updates.
+    """Statistics of one batch. Means are over trained tokens, in its last update.
 
     difference, mean_difference: largest and mean |learner's logprob - rollout's logprob| before the first update;
     about 0 on policy.
-    tokens: trained ones. norm: of the gradient, before it was bounded. clipped: share of tokens without gradient.
+    tokens: trained ones. norm: of the gradient, before clipping. clipped: share of tokens without gradient.
     """
 
     loss: float
@@ -59,9 +59,9 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """Samples that go through the model together. Tensors are flat: the response tokens of one sample after another.
+    """Samples of one forward pass. Tensors are flat: the response tokens of all samples, concatenated.
 
-    at: the samples' numbers in the batch. weight: of a token in the loss; 0 where the loss mask is.
+    at: the samples' places in the batch. weight: of a token in the loss; 0 where the loss mask is 0.
     """
 
     at: list[int]
@@ -74,7 +74,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """The trained tokens of a part under the weights of now. gap: |new - old logprob|. loss: weighted, to be summed."""
+    """Trained tokens of a part under the current weights. gap: |new - old logprob|. loss: weighted, to be summed."""
 
     loss: torch.Tensor
     gap: torch.Tensor
@@ -83,11 +83,11 @@ class _Scores:
 
 
 class Learner:
-    """Owner of a model in training and of its optimizer.
+    """A model in training and its optimizer.
 
-    The loss is averaged over the trained tokens of each execution (all samples with one rollout_id), then over
-    executions, as slime averages; that of a token is PPO's clipped surrogate (https://arxiv.org/abs/1707.06347, Eq. 7)
-    with the rollout's own logprobs as the old policy's.
+    The loss of a token is PPO's clipped surrogate (https://arxiv.org/abs/1707.06347, Eq. 7), with the rollout's
+    logprobs as the old policy. It is averaged over the trained tokens of each execution (all samples with one
+    rollout_id), then over executions, as in slime.
     """
 
     def __init__(self, model: PreTrainedModel, settings: LearnerSettings) -> None:
@@ -95,15 +95,15 @@ class Learner:
         self._optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98))
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The weights themselves: the next `learn` changes them in place."""
+        """Return the weights themselves; the next `learn` changes them in place."""
         return self._model.state_dict()
 
-    def learn(self, batch: dict[str, list[Any]]) -> Update:
-        """Update the weights by one batch of `local.batch.train_batch`.
+    def learn(self, batch: TrainData) -> Update:
+        """Update the weights with one batch of `train_batch`.
 
         Raises:
-            InvariantError: the batch has no rollout logprobs or nothing to train on; or its logprobs differ from the
-                learner's by more than the tolerance, so that ids, mask or logprobs are not those that were sampled.
+            InvariantError: the batch has no rollout logprobs or no token to train on; or its logprobs differ from the
+                learner's by more than the tolerance, so ids, mask or logprobs are not those that were sampled.
         """
         parts = _parts(batch, self._settings.micro_batch)
         scores = self._backward(parts)
@@ -125,13 +125,13 @@ class Learner:
         )
 
     def _step(self) -> torch.Tensor:
-        """Update the weights; return the gradient's norm before it was clipped."""
+        """Update the weights; return the gradient's norm before clipping."""
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_norm)
         self._optimizer.step()
         return norm
 
     def _backward(self, parts: list[_Part]) -> list[_Scores]:
-        """Leave the loss's gradient in the model; return the scores of each part."""
+        """Compute the loss's gradient; return the scores of each part."""
         self._optimizer.zero_grad()
         scores = []
         for part in parts:
@@ -154,8 +154,8 @@ class Learner:
         return _Scores(loss, change.detach().abs(), entropy, (bounded > free).float())
 
 
-def _parts(batch: dict[str, list[Any]], size: int) -> list[_Part]:
-    """The samples of a batch that have trained tokens, `size` to a part.
+def _parts(batch: TrainData, size: int) -> list[_Part]:
+    """Split the samples that have trained tokens into parts of `size`.
 
     Raises:
         InvariantError: there are none, or no rollout logprobs.
@@ -168,7 +168,7 @@ def _parts(batch: dict[str, list[Any]], size: int) -> list[_Part]:
     return [_part(batch, numbers[begin : begin + size]) for begin in range(0, len(numbers), size)]
 
 
-def _part(batch: dict[str, list[Any]], at: list[int]) -> _Part:
+def _part(batch: TrainData, at: list[int]) -> _Part:
     executions = len(set(batch["rollout_ids"]))
     lengths = torch.tensor([batch["response_lengths"][n] for n in at])
     shares = torch.tensor([1.0 / (batch["rollout_mask_sums"][n] * executions) for n in at])
@@ -185,7 +185,7 @@ def _part(batch: dict[str, list[Any]], at: list[int]) -> _Part:
 
 
 def _off_policy(parts: list[_Part], scores: list[_Scores], tolerance: float) -> str:
-    """What to say of the token whose logprobs are furthest apart."""
+    """Describe the token with the largest gap between logprobs."""
     part, scored = max(zip(parts, scores, strict=True), key=lambda pair: float(pair[1].gap.max()))
     flat = int(part.weight.nonzero()[scored.gap.argmax()])
     place, number = flat, 0
@@ -194,7 +194,7 @@ def _off_policy(parts: list[_Part], scores: list[_Scores], tolerance: float) -> 
         number += 1
     return (
         f"token {place} of the response of sample {part.at[number]} (id {int(part.ids[flat])}) has logprob "
-        f"{float(part.old[flat]):.5f} from the rollout, and the weights it was sampled with give it one that is "
-        f"{float(scored.gap.max()):.1e} away; {tolerance:.1e} is allowed. Its ids, mask or logprobs are not those that "
+        f"{float(part.old[flat]):.5f} from the rollout; under the learner's weights its logprob differs by "
+        f"{float(scored.gap.max()):.1e}, {tolerance:.1e} is allowed. Its ids, mask or logprobs are not those that "
         "were sampled, or the engine has other weights"
     )

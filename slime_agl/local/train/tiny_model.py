@@ -1,4 +1,4 @@
-"""A transformer made on the spot: it knows how a call and an answer look, and nothing of what to call or answer."""
+"""Make a tiny transformer that knows the format of calls and answers, but not what to call or answer."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SPELLED = 0.1
 
 
 def make_tiny_checkpoint(directory: Path, seed: int = 0) -> Path:
-    """Make a model and its tokenizer, and write them as a Hugging Face directory; takes a few seconds.
+    """Make a model and its tokenizer, and save them as a Hugging Face directory; takes a few seconds.
 
-    The model has about 100,000 weights in float32. It is taught on `boxes.aimless` conversations, in which one
-    word of ten is spelled, so that it opens any box and says any code with about the same probability.
+    The model has about 100,000 float32 weights. It is taught on `boxes.aimless` conversations, with one word in ten
+    spelled by characters, so that it opens any box and says any code with about equal probability.
     """
     tokenizer = tiny_tokenizer()
     torch.manual_seed(seed)
@@ -67,7 +67,7 @@ def _teach_form(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, cha
 
 
 def _turns(play: Play, tokenizer: PreTrainedTokenizerFast, chance: random.Random) -> list[tuple[list[int], int]]:
-    """The two turns of a conversation as (tokens, length of the turn that ends them)."""
+    """Return the two turns of a conversation as (tokens, length of the last turn)."""
 
     def written(word: str) -> list[str]:
         return list(word) if chance.random() < _SPELLED else [word]

@@ -1,7 +1,7 @@
-"""A tokenizer for `boxes`: one token for each word, and one for each character that words are spelled with.
+"""A tokenizer for `boxes`: one token per word, and one per character of these words.
 
-A word can so be sampled in two ways, as a whole or spelled, while encoding its text gives the whole: sampled ids
-need not be the ids that their text encodes to, as with any real tokenizer.
+So a word can be sampled as one token or spelled, while encoding its text gives one token: as with any real tokenizer,
+sampled ids need not be the ids that their text encodes to.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slime_agl.local.train.boxes import BOXES, CALL_CLOSER, CALL_OPENER, CODES, 
 TURN_START, TURN_END, UNKNOWN = "<|im_start|>", "<|im_end|>", "<unk>"
 ROLES = ("user\n", "assistant\n", "tool\n")
 
-# Tools are not shown: a model of this size learns of the one tool there is from the form it was taught.
+# Tools are not written: a model of this size knows its only tool from the format it was taught.
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 {{ '<|im_start|>' + message.role + '\\n' + (message.content or '') }}

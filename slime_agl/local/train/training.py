@@ -1,4 +1,4 @@
-"""The loop that slime's train.py makes: roll out, learn, publish the weights."""
+"""The training loop of slime's train.py: roll out, learn, publish the weights."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 import torch
 
 from slime_agl.errors import InvariantError
+from slime_agl.local.train.batch import Samples
 from slime_agl.local.train.driver import LocalDriver, StepResult
 from slime_agl.local.train.learner import Learner, Update
 
 Publish = Callable[[dict[str, torch.Tensor], str], None]
-"""Takes weights and their version; when it returns, the engine samples with them."""
+"""Takes weights and their version; once it returns, the engine samples with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedStep:
-    """A rollout and what was learned of it. reward: mean over executions. learn_seconds: of the update alone."""
+    """A rollout and its update. reward: mean over executions. learn_seconds: of the update alone."""
 
     rollout: StepResult
     update: Update
@@ -28,11 +29,11 @@ class TrainedStep:
 
 
 def train(driver: LocalDriver, learner: Learner, publish: Publish) -> Iterator[TrainedStep]:
-    """Train step after step, without end; the weights that step n samples with have version 'n'.
+    """Train step after step, endlessly; step n samples with weights of version 'n'.
 
     Raises:
-        InvariantError: a batch that slime could not train on, tokens of other weights than those of the step, or
-            logprobs that the learner cannot reproduce.
+        InvariantError: slime could not train on a batch, tokens were sampled by another version's weights, or the
+            learner cannot reproduce their logprobs.
     """
     step = 0
     publish(learner.state(), str(step))
@@ -48,12 +49,12 @@ def train(driver: LocalDriver, learner: Learner, publish: Publish) -> Iterator[T
 
 
 def mean_reward(groups: list[list[Any]]) -> float:
-    """Mean over executions, each counted once however many samples it has."""
+    """Return the mean over executions; each counts once, however many samples it has."""
     first = [entry[0] if isinstance(entry, list) else entry for group in groups for entry in group]
     return sum(sample.reward for sample in first) / len(first)
 
 
-def _require_version(samples: list[Any], version: str) -> None:
+def _require_version(samples: Samples, version: str) -> None:
     for sample in samples:
         if set(sample.weight_versions) - {version}:
             raise InvariantError(
