@@ -78,7 +78,8 @@ def _of_this_run(parts: Sequence[Record]) -> tuple[list[Record], list[str]]:
         elif own.workers and worker_of(part.path) not in own.workers:
             named = ", ".join(map(str, own.workers))
             stale.append(
-                f"{part.path.name} is left out: {own.path.name} names workers {named}; it is of another run of this step"
+                f"{part.path.name} is left out: {own.path.name} names workers {named}; it is of another run of this "
+                "step"
             )
         else:
             kept.append(part)
