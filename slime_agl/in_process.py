@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from slime_agl.chat.template.renderer import Renderer
@@ -17,7 +17,7 @@ from slime_agl.gateway.http.server import Gateway
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.lightning.service import Lightning
 from slime_agl.loops import LoopThread, Work
-from slime_agl.runtime import K
+from slime_agl.runtime import K, Kept
 from slime_agl.runtime_loop import RuntimeLoop
 from slime_agl.trace.segments import segments
 
@@ -86,6 +86,7 @@ class InProcess:
         self, *, config: Config, renderer: Renderer, gateway: Gateway, lightning: Lightning, origin: str = ""
     ) -> None:
         self.config, self.renderer, self._origin = config, renderer, origin
+        self.most_bytes = None
         self._gateway, self._lightning = gateway, lightning
         self._home = RuntimeLoop()
         self._steps: list[_Step] = []
@@ -158,6 +159,17 @@ class InProcess:
         self._finished[outcome.rollout_id] = execution
         self._steps[-1].finished.append(execution)
         return execution
+
+    async def equip(self, arguments: Mapping[str, Any]) -> None:
+        """No-op: whoever equips is in this process."""
+
+    async def perform(self, job: Job, order: Any) -> Execution:
+        """`execute`: orders are carried out by the caller."""
+        return await self.execute(job)
+
+    async def record(self, path: str, header: Any, found: Sequence[tuple[Kept, Any]]) -> list[int]:
+        """No-op: the caller has the executions."""
+        return []
 
     def last_finished(self) -> list[Execution]:
         """Executions that ended during the latest step; empty before the first."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config
@@ -22,6 +22,18 @@ class Closable(Protocol):
 K = TypeVar("K", bound=Closable)
 
 
+class Kept:
+    """An execution that stays where it ran, in another process, for as long as this lives.
+
+    holder: of the execution; known to the runtime alone. ticket: the holder's number for it. result: what came of it.
+    """
+
+    __slots__ = ("__weakref__", "holder", "result", "ticket")
+
+    def __init__(self, holder: Any, ticket: int, result: Any) -> None:
+        self.holder, self.ticket, self.result = holder, ticket, result
+
+
 class Runtime(Protocol):
     """Runs agents. `start`, `stop`, `run` and `submit` are thread-safe; the coroutines belong on its own loop."""
 
@@ -34,6 +46,11 @@ class Runtime(Protocol):
     @property
     def engine_info(self) -> EngineInfo:
         """The engine's description of itself, read at the start."""
+        ...
+
+    @property
+    def most_bytes(self) -> int | None:
+        """Bound on the data of finished groups that no batch has taken, None without one."""
         ...
 
     def start(self) -> None:
@@ -68,6 +85,28 @@ class Runtime(Protocol):
         Raises:
             InvariantError: a token invariant broke, even if cancelled. Every other failure is in the Execution.
         """
+        ...
+
+    async def equip(self, arguments: Mapping[str, Any]) -> None:
+        """Give slime's arguments to all processes that perform orders; no-op if they are as before."""
+        ...
+
+    async def perform(self, job: Job, order: Any) -> Kept | Execution:
+        """Execute a job, and make of it what `order` says where it ran, if that is in another process.
+
+        Returns an Execution if that is left to the caller. Raises: as `execute`, and what making it raised.
+        """
+        ...
+
+    async def record(self, path: str, header: Any, found: Sequence[tuple[Kept, Any]]) -> list[int]:
+        """Have each process write the executions that it keeps to a file of its own beside `path`.
+
+        found: executions with what became of them. Returns the numbers of the workers that have such a file.
+        """
+        ...
+
+    async def abort(self, origin: str) -> None:
+        """Abort the engine requests of another process, which has ended. origin: see SessionSpec."""
         ...
 
     async def finished(self, rollout_id: str) -> Execution | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from slime_agl.execution import Execution, Failure
 from slime_agl.host import Sample
+from slime_agl.runtime import Kept
 from slime_agl.trace.segments import Account, Segment
-from slime_agl.workers.fleet import Kept
 
 Spans = list[list[Any]]
 

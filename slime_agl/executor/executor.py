@@ -23,7 +23,6 @@ from slime_agl.gateway.refusal import CONTEXT_OVERFLOW
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
 from slime_agl.reward import ShapedReward
 from slime_agl.runtime import Runtime
-from slime_agl.workers.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +70,19 @@ class Executor:
         Raises: as `entry`.
         """
         session_key = source.session_id or str(uuid.uuid4())
-        if isinstance(self.runtime, Fleet):
-            entry = await self._entry_of(self.runtime, source, self._job(source, sampling, limits, session_key))
+        order = Order(
+            source=source,
+            number=self._number(source),
+            step=self.step,
+            evaluation=self.evaluation,
+            bare=self.bare,
+            keep=self.bare or self.args.group_rm or self.runtime.config.record_dir is not None,
+        )
+        done = await self.runtime.perform(self._job(source, sampling, limits, session_key), order)
+        if isinstance(done, Execution):
+            entry = await self.entry(source, done, number=order.number)
         else:
-            execution = await self.execute(source, sampling, limits, session_key=session_key)
-            entry = await self.entry(source, execution)
+            entry = unpacked(done.result, done)
         for sample in entry.samples:
             sample.session_id = session_key
         return entry
@@ -98,21 +105,6 @@ class Executor:
             max_attempts=self.max_attempts,
             watcher=self.watcher,
         )
-
-    async def _entry_of(self, fleet: Fleet, source: Sample, job: Job) -> Entry:
-        """Both halves of `run` in a worker; an execution that no worker could finish is judged here."""
-        order = Order(
-            source=source,
-            number=self._number(source),
-            step=self.step,
-            evaluation=self.evaluation,
-            bare=self.bare,
-            keep=self.bare or self.args.group_rm or fleet.config.record_dir is not None,
-        )
-        done = await fleet.perform(job, order)
-        if isinstance(done, Execution):
-            return await self.entry(source, done)
-        return unpacked(done.result, done)
 
     def _number(self, source: Sample) -> int:
         return source.index if source.index is not None else self.register.next_number()

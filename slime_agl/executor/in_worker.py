@@ -16,8 +16,8 @@ from slime_agl.executor.recording import Verdict, recorded
 from slime_agl.executor.register import Register
 from slime_agl.executor.workshop import Workshop
 from slime_agl.host import RolloutArgs
-from slime_agl.in_process import InProcess
 from slime_agl.record.run import RecordWriter, worker_file
+from slime_agl.runtime import Runtime
 from slime_agl.workers.importable import require_importable
 from slime_agl.workers.serving import hop
 from slime_agl.workers.worker import Worker, name_of, origin_of
@@ -43,7 +43,7 @@ def make_worker(config: Config, arguments: Mapping[str, Any], number: int) -> Ex
 class ExecutingWorker(Worker):
     """See Worker. number: of this worker in its fleet."""
 
-    def __init__(self, runtime: InProcess, workshop: Workshop, number: int) -> None:
+    def __init__(self, runtime: Runtime, workshop: Workshop, number: int) -> None:
         self._workshop, self._number = workshop, number
         self._register = Register()
         self._executors: dict[tuple[int, bool, bool], Executor] = {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from slime_agl.executor.entry import Entry, Summary
 from slime_agl.host import Sample
-from slime_agl.workers.fleet import Kept
+from slime_agl.runtime import Kept
 
 # Fields of a Sample that are lists of numbers, with the type that holds each.
 LISTS = {"tokens": "i", "loss_mask": "b", "rollout_log_probs": "d"}

@@ -12,8 +12,6 @@ from slime_agl.executor.tasks import TaskBuilder, task_builder
 from slime_agl.host import RolloutArgs
 from slime_agl.reward import load_reward_function
 from slime_agl.runtime import Runtime
-from slime_agl.workers.build import portable_arguments
-from slime_agl.workers.fleet import Fleet
 
 
 class Workshop:
@@ -55,9 +53,3 @@ class Workshop:
             max_attempts=max_attempts,
             watcher=watcher,
         )
-
-
-async def equip(runtime: Runtime, args: RolloutArgs) -> None:
-    """Give the workers of a fleet slime's arguments as they are in this step."""
-    if isinstance(runtime, Fleet):
-        await runtime.equip(portable_arguments(vars(args.raw)))

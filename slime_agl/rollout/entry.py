@@ -6,7 +6,7 @@ from typing import Any
 
 from slime_agl.assemble import live_runtime, shutdown
 from slime_agl.config import Config
-from slime_agl.executor.workshop import Workshop, equip
+from slime_agl.executor.workshop import Workshop
 from slime_agl.host import RolloutArgs, RolloutFnEvalOutput, RolloutFnTrainOutput
 from slime_agl.rollout.admission import Admission, Ahead, Batchwise
 from slime_agl.rollout.ending import Ending, GoOn, Park, PutBack
@@ -55,7 +55,7 @@ def generate(
             await books.settle()
 
     async def work() -> RolloutFnTrainOutput | RolloutFnEvalOutput:
-        await equip(runtime, read)
+        await runtime.equip(vars(read.raw))
         await runtime.begin_step(rollout_id, read.rollout_temperature, read.rollout_top_p)
         executor = workshop.executor(runtime, lasting.register, rollout_id, evaluation=evaluation)
         if evaluation:

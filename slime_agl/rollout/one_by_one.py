@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from slime_agl.executor.entry import Entry, Limits
 from slime_agl.executor.register import Register
-from slime_agl.executor.workshop import Workshop, equip
+from slime_agl.executor.workshop import Workshop
 from slime_agl.host import RolloutArgs, Sample
 from slime_agl.rollout.recorder import Books
 from slime_agl.rollout.refusals import warn
@@ -63,7 +63,7 @@ class OneByOne:
             if number > self._number:
                 await self.close()
                 self._number = number
-                await equip(self._runtime, args)
+                await self._runtime.equip(vars(args.raw))
                 await self._runtime.begin_step(number, args.rollout_temperature, args.rollout_top_p)
 
     def _books_for(self, args: RolloutArgs, evaluation: bool) -> Books:

@@ -12,8 +12,7 @@ from slime_agl.executor.recording import Verdict, recorded, verdict
 from slime_agl.host import RolloutArgs
 from slime_agl.record.run import SUFFIX, RecordWriter
 from slime_agl.rollout.tally import Tally
-from slime_agl.runtime import Runtime
-from slime_agl.workers.fleet import Fleet, Kept
+from slime_agl.runtime import Kept, Runtime
 
 # Arguments of slime that decide prompts, the agent's answers and rewards.
 ARGUMENTS = tuple(
@@ -75,7 +74,7 @@ class Books:
     async def settle(self) -> None:
         """Have workers record the executions that they keep, each in a file of its own beside this one."""
         elsewhere, self._elsewhere = self._elsewhere, []
-        if elsewhere and self._writer is not None and isinstance(self._runtime, Fleet):
+        if elsewhere and self._writer is not None:
             self._writer.name_workers(await self._runtime.record(str(self._path), self._header, elsewhere))
 
     def close(self) -> None:

@@ -33,7 +33,6 @@ from slime_agl.rollout.offpolicy import mask_older
 from slime_agl.rollout.pool import ActiveGroup, Group, nbytes_of
 from slime_agl.rollout.recorder import Books
 from slime_agl.runtime import Runtime
-from slime_agl.workers.fleet import Fleet
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class TrainStep:
         self._args, self._number, self._runtime, self._executor = args, number, runtime, executor
         self._books, self._tally, self._source = books, books.tally, data_source
         self._lasting, self._pool, self._brake = lasting, lasting.pool, lasting.brake
-        if isinstance(runtime, Fleet) and runtime.most_bytes is not None:
+        if runtime.most_bytes is not None:
             admission = Bounded(admission, runtime.most_bytes, self._held, lasting.register.warn_once)
         self._admission, self._ending = admission, ending
         self._limits = Limits(args.rollout_max_response_len, args.rollout_max_context_len)

@@ -6,16 +6,15 @@ import dataclasses
 import logging
 import math
 import os
-import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config, WorkersConfig
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs
+from slime_agl.workers.arguments import portable_arguments
 from slime_agl.workers.fleet import Fleet
 from slime_agl.workers.link import Plan, Transport
 from slime_agl.workers.subprocesses import Subprocesses
@@ -105,19 +104,6 @@ def of_worker(config: Config, number: int) -> Config:
         dashboard_port=config.dashboard_port if number == 0 else None,
         record_dir=None,
     )
-
-
-def portable_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Slime's arguments that another process can be given; what cannot be pickled stays behind."""
-    portable = {}
-    for name, value in arguments.items():
-        try:
-            pickle.dumps(value)
-        except Exception as error:  # whatever a stranger's object raises
-            logger.debug("workers are not given args.%s: %s", name, error)
-        else:
-            portable[name] = value
-    return portable
 
 
 def _environment(names: tuple[str, ...]) -> dict[str, str]:

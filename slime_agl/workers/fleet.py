@@ -10,7 +10,7 @@ import logging
 import pickle
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -21,8 +21,9 @@ from slime_agl.engine.base import EngineInfo
 from slime_agl.errors import SlimeAglError
 from slime_agl.execution import Execution, Job, lost
 from slime_agl.loops import LoopThread, Work
-from slime_agl.runtime import K
+from slime_agl.runtime import K, Kept
 from slime_agl.runtime_loop import RuntimeLoop
+from slime_agl.workers.arguments import portable_arguments
 from slime_agl.workers.crew import Crew, Member
 from slime_agl.workers.link import Link, Plan, Transport, WorkerDied
 from slime_agl.workers.worker import Hello, origin_of
@@ -37,18 +38,6 @@ BEAT_SECONDS, SILENT_SECONDS = 10.0, 60.0
 STOP_SECONDS = 30.0
 # A worker that cannot be replaced so often in a row ends the run: what ends it is no accident.
 TRIES_TO_REPLACE = 3
-
-
-class Kept:
-    """An execution that stays in its worker for as long as this lives.
-
-    ticket: the fleet's number for it. result: what came of it there.
-    """
-
-    __slots__ = ("__weakref__", "member", "result", "ticket")
-
-    def __init__(self, member: Member, ticket: int, result: Any) -> None:
-        self.member, self.ticket, self.result = member, ticket, result
 
 
 class Fleet:
@@ -124,15 +113,12 @@ class Fleet:
         await self._everyone("begin_step", *self._step)
         await asyncio.gather(*(self._let_go(member) for member in self._crew))
 
-    async def equip(self, equipment: Any) -> None:
-        """Hand something to every worker, also to those that start later, before their next execution.
-
-        Does nothing if it is the same as the last time, compared by its pickle.
-        """
-        packed = pickle.dumps(equipment)
+    async def equip(self, arguments: Mapping[str, Any]) -> None:
+        portable = portable_arguments(arguments)
+        packed = pickle.dumps(portable)
         if packed != self._equipment_bytes:
-            self._equipment, self._equipment_bytes = equipment, packed
-            await self._everyone("equip", equipment)
+            self._equipment, self._equipment_bytes = portable, packed
+            await self._everyone("equip", portable)
 
     async def execute(self, job: Job) -> Execution:
         _, execution = await self._somewhere(job, "execute")
@@ -142,10 +128,7 @@ class Fleet:
         return execution
 
     async def perform(self, job: Job, order: Any) -> Kept | Execution:
-        """Execute a job in a worker and make of it there what `order` says; an Execution if no worker finished it.
-
-        Raises: what making it raised.
-        """
+        """See Runtime. Returns an Execution if no worker finished it."""
         ticket = next(self._tickets)
         member, done = await self._somewhere(job, "perform", order, ticket, ticket=ticket)
         if member is None:
@@ -188,17 +171,13 @@ class Fleet:
         if not isinstance(found, Kept):
             return found
         with contextlib.suppress(WorkerDied):
-            return await found.member.link.call("finished", found.ticket, lane="bulk")
+            return await found.holder.link.call("finished", found.ticket, lane="bulk")
         return None
 
     async def record(self, path: str, header: Any, found: Sequence[tuple[Kept, Any]]) -> list[int]:
-        """Have each worker write the executions that it keeps to a file of its own beside `path`.
-
-        found: executions with what became of them. Returns the numbers of the workers that have such a file.
-        """
         of_members: dict[Member, list[tuple[int, Any]]] = {}
         for kept, verdict in found:
-            of_members.setdefault(kept.member, []).append((kept.ticket, verdict))
+            of_members.setdefault(kept.holder, []).append((kept.ticket, verdict))
         numbers = await asyncio.gather(
             *(self._recorded(member, path, header, rows) for member, rows in of_members.items())
         )
@@ -230,6 +209,9 @@ class Fleet:
         self._parked = False
         await self._everyone("resume")
         self._crew.resume("train")
+
+    async def abort(self, origin: str) -> None:
+        await self._abort(origin)
 
     async def quiet(self) -> None:
         await self._everyone("quiet")
@@ -337,20 +319,18 @@ class Fleet:
         if self._home.running:
             self._spawn(self._replace(member))
 
-    async def _abort_requests(self, dead: Member) -> bool:
-        """Abort what a dead worker still has at the engine: a node that is gone does not even close its connections.
-
-        False if there is no worker to do it.
-        """
+    async def _abort(self, origin: str) -> bool:
+        """Have a worker abort the engine requests of another; False if there is no worker."""
         for member in self._crew:
             with contextlib.suppress(WorkerDied):
-                await self._within(member, BARRIER_SECONDS, "abort", origin_of(dead.link.name))
+                await self._within(member, BARRIER_SECONDS, "abort", origin)
                 return True
         return False
 
     async def _replace(self, member: Member) -> None:
         await member.link.kill()
-        aborted = await self._abort_requests(member)
+        # A node that is gone does not even close its connections to the engine.
+        aborted = await self._abort(origin_of(member.link.name))
         error: BaseException | None = None
         for _ in range(TRIES_TO_REPLACE):
             link: Link | None = None
@@ -369,7 +349,7 @@ class Fleet:
             else:
                 self._counts["replacements"] += 1
                 if not aborted:
-                    await self._abort_requests(member)
+                    await self._abort(origin_of(member.link.name))
                 return
         logger.error("no worker can be started in place of %s: %s", member.link.name, error)
         if not len(self._crew):

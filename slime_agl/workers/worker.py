@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slime_agl.engine.base import EngineInfo
 from slime_agl.execution import Execution, Job
-from slime_agl.in_process import InProcess
+from slime_agl.runtime import Runtime
 from slime_agl.workers.serving import hop
 
 
@@ -24,7 +24,7 @@ class Hello:
 class Worker:
     """Its methods may be called on any event loop; the runtime has its own. runtime: not started yet."""
 
-    def __init__(self, runtime: InProcess) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         runtime.start()
 

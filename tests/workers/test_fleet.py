@@ -268,12 +268,12 @@ async def test_records_are_written_by_whoever_keeps_the_executions(make: Make, s
     fleet = await make(count=2)
     first, second = [await fleet.perform(JOB, "an order") for _ in range(2)]
     numbers = await fleet.record("path", {"a": "header"}, [(first, "verdict 0"), (second, "verdict 1")])
-    at = {kept.ticket: kept.member.link for kept in (first, second)}
+    at = {kept.ticket: kept.holder.link for kept in (first, second)}
     for kept, verdict in ((first, "verdict 0"), (second, "verdict 1")):
         (rows,) = [arguments[2] for method, arguments in at[kept.ticket].calls if method == "record"]
         assert (kept.ticket, verdict) in rows
     assert len(numbers) == len({id(link) for link in at.values()})
-    await first.member.link.kill()
+    await first.holder.link.kill()
     numbers = await fleet.record("path", {}, [(first, "verdict")])
     assert numbers == []
     assert (await fleet.metrics())["workers/unrecorded_executions"] == 1

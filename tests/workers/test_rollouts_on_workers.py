@@ -22,7 +22,8 @@ from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs
 from slime_agl.record.reading import read_run
 from slime_agl.testing import FakeReplay, FakeSGLang, ListDataSource, make_args, save_tiny_checkpoint
-from slime_agl.workers.build import Site, make_fleet, portable_arguments
+from slime_agl.workers.arguments import portable_arguments
+from slime_agl.workers.build import Site, make_fleet
 from slime_agl.workers.subprocesses import Subprocess, Subprocesses
 
 AGENT = "tests.workers.agents.four_turns"
