@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.proof.probes import KINDS
-from slime_agl.chat.template.delta import Continuation, DeltaEncoder, Fork, render_whole
+from slime_agl.chat.template.delta import DeltaEncoder
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tail import Continuation, Fork, render_whole
 from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import TemplateError
 

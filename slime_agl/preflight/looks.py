@@ -13,7 +13,8 @@ import yaml
 from slime_agl.chat.parse.reply import ReplyParser
 from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.proof.report import HIDDEN
-from slime_agl.chat.template.renderer import Renderer, load_tokenizer, stop_ids_of
+from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError, SlimeAglError

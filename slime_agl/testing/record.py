@@ -44,7 +44,7 @@ class Script(Protocol):
     context_length: int
     replay: FakeReplay | None
     partial: int
-    control: list[tuple[str, Mapping[str, Any]]]
+    control: list[tuple[str, Mapping]]
     requests: list[Received]
 
     def next_fault(self) -> tuple[int, str] | None: ...

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from transformers import PreTrainedTokenizerBase
@@ -59,7 +58,7 @@ class FakeSGLang:
         self.requests: list[Received] = []
         self.answers: list[Sent] = []
         self.unanswered: list[Received] = []
-        self.control: list[tuple[str, Mapping[str, Any]]] = []
+        self.control: list[tuple[str, Mapping]] = []
         self.partial = 0
         self._default = default
         self._responder: Responder | None = None

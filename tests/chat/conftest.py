@@ -10,7 +10,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from slime_agl.chat.template.renderer import Renderer, load_tokenizer, stop_ids_of
+from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of
+from slime_agl.chat.template.renderer import Renderer
 
 CHATML_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>"]
 OPENER_TOKENS = ["<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"]

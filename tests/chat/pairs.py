@@ -17,7 +17,8 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
-from slime_agl.chat.template.renderer import Renderer, load_tokenizer, stop_ids_of
+from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of
+from slime_agl.chat.template.renderer import Renderer
 
 THINK = ["<think>", "</think>"]
 CALL = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]

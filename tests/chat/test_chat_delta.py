@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from slime_agl.chat.proof.audit import TemplateAudit, audit
 from slime_agl.chat.proof.probes import KINDS
-from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork, kind_of
+from slime_agl.chat.template.delta import Delta, DeltaEncoder, kind_of
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tail import Continuation, Fork
 from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import ConfigError
 

@@ -13,9 +13,10 @@ from pairs import PAIRS, renderer_of
 
 from slime_agl.chat.proof.audit import TemplateAudit, audit
 from slime_agl.chat.proof.probes import KINDS
-from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, render_whole
+from slime_agl.chat.template.delta import Delta, DeltaEncoder
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tail import Continuation, render_whole
 from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import TemplateError
 

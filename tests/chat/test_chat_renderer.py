@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from slime_agl.chat.template.loader import _close_turns
-from slime_agl.chat.template.renderer import Renderer, load_tokenizer, stop_ids_of
+from slime_agl.chat.template.loader import _close_turns, load_tokenizer, stop_ids_of
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import TemplateError
 from slime_agl.testing.tokenizer import tiny_tokenizer
 

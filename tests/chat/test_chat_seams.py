@@ -10,11 +10,11 @@ import pytest
 
 from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.proof.report import KindReport, MissingStop
-from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork
+from slime_agl.chat.template.delta import Delta, DeltaEncoder
 from slime_agl.chat.template.messages import Reply, ToolCall
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import BEHIND, ELSEWHERE, Seams
-from slime_agl.chat.template.tail import Tail, tail_of
+from slime_agl.chat.template.tail import Continuation, Fork, Tail, tail_of
 
 MakeRenderer = Callable[[list[str], str], Renderer]
 

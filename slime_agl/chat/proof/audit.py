@@ -12,10 +12,10 @@ from slime_agl.chat.proof.probes import ANSWER, KINDS, THOUGHT, USER, VALUE, cal
 from slime_agl.chat.proof.proofs import prove, try_render, whole
 from slime_agl.chat.proof.report import AuditReport, KindReport
 from slime_agl.chat.proof.stops import missing_stops
-from slime_agl.chat.template.delta import Method
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.shape import PROBE_TOOLS
+from slime_agl.chat.template.tail import Method
 
 HISTORY_KWARGS: tuple[tuple[str, bool], ...] = (
     ("preserve_thinking", True),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from slime_agl.chat.template.delta import Continuation
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.shape import PROBE_TOOLS
+from slime_agl.chat.template.tail import Continuation
 from slime_agl.chat.template.tools import Tools
 
 ANSWER, THOUGHT, VALUE = "the seventh gate stands open", "counting gates along the wall", "quartz lantern"

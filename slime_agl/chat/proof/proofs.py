@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from slime_agl.chat.proof.probes import THOUGHT, USER, VALUE, Probe, calls_of, probes
 from slime_agl.chat.proof.report import KindReport
-from slime_agl.chat.template.delta import Continuation, Fork, Method, Tail, render_whole, tail_of
 from slime_agl.chat.template.messages import Reply, reply_message
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import BEHIND, ELSEWHERE
 from slime_agl.chat.template.shape import PROBE_TOOLS
+from slime_agl.chat.template.tail import Continuation, Fork, Method, Tail, render_whole, tail_of
 from slime_agl.errors import TemplateError
 
 

@@ -11,22 +11,9 @@ from slime_agl.chat.template.glue import Glue
 from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import Seams
-from slime_agl.chat.template.tail import Continuation, Fork, Method, Tail, render_whole, tail_of
+from slime_agl.chat.template.tail import Continuation, Fork, Method, tail_of
 from slime_agl.errors import ConfigError
 from slime_agl.trace.turn import Media
-
-__all__ = [
-    "Continuation",
-    "Delta",
-    "DeltaEncoder",
-    "Fork",
-    "Method",
-    "Plan",
-    "Tail",
-    "kind_of",
-    "render_whole",
-    "tail_of",
-]
 
 HISTORY = ("append", "template")
 

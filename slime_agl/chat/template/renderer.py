@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.images import Vision, images_of
-from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of
 from slime_agl.chat.template.shape import Shape, find_shape
 from slime_agl.chat.template.token_text import token_bytes
 from slime_agl.chat.template.tokenizer import Tokenizer, core_of
@@ -18,8 +17,6 @@ from slime_agl.trace.turn import Media
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Core
-
-__all__ = ["Renderer", "load_tokenizer", "stop_ids_of"]
 
 
 class Renderer:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from slime_agl.chat.template.delta import Continuation, Delta, DeltaEncoder, Fork
+from slime_agl.chat.template.delta import Delta, DeltaEncoder
 from slime_agl.chat.template.messages import normalise, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.tail import Continuation, Fork
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.request import Message, TurnRequest

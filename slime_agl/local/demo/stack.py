@@ -14,7 +14,8 @@ import torch
 from transformers import PreTrainedModel
 
 from slime_agl import host
-from slime_agl.chat.template.renderer import Renderer, load_tokenizer
+from slime_agl.chat.template.loader import load_tokenizer
+from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import ConfigError
 from slime_agl.local.demo.witness import Witness
 from slime_agl.local.engine.backend import Backend
