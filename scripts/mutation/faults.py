@@ -26,7 +26,7 @@ ONE_SEGMENT = TRAIN + "test_tool_calls_results_and_users_are_one_segment"
 PARALLEL = "tests/gateway/test_gateway_parallel.py"
 OWN_REWARD = BELONGS + "test_every_sample_has_the_reward_of_its_own_execution"
 SAMPLES, TURNS, SAMPLING = (
-    "slime_agl/rollout/samples.py",
+    "slime_agl/executor/samples.py",
     "slime_agl/gateway/turn/commits.py",
     "slime_agl/gateway/turn/sampling.py",
 )
@@ -158,7 +158,7 @@ FAULTS: dict[str, Fault] = {
         BELONGS + "test_an_evaluation_leaves_training_alone",
     ),
     "a wrong sibling is credited": Fault(
-        "slime_agl/rollout/executions.py",
+        "slime_agl/rollout/groups.py",
         "        entries = list(await asyncio.gather(*tasks))\n",
         "        entries = list(await asyncio.gather(*tasks))\n"
         "        rewards = [e.samples[0].reward for e in entries[1:] + entries[:1]]\n"
@@ -262,7 +262,7 @@ FAULTS: dict[str, Fault] = {
         TRAIN + "test_groups_that_are_not_needed_go_back_to_the_data_source",
     ),
     "a slow sibling is cancelled twice": Fault(
-        "slime_agl/rollout/executions.py",
+        "slime_agl/loops.py",
         "if not task.cancelling():",
         "if task:",
         "tests/rollout/test_rollout_unwinding.py",

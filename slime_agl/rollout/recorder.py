@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class Books:
         header = {
             "name": name,
             "step": step,
+            "run": uuid.uuid4().hex,  # tells worker files of an earlier run from those of this one
             "agent": config.agent,
             "model": config.model,
             "checkpoint": str(args.hf_checkpoint),

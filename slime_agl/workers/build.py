@@ -94,7 +94,7 @@ def make_fleet(config: Config, args: RolloutArgs, renderer: Renderer, *, at: Sit
 def of_worker(config: Config, number: int) -> Config:
     """The configuration of the worker with this number: a runtime of one process, on a port of its own.
 
-    The dashboard is the first worker's; records are written where the fleet is.
+    The dashboard is the first worker's. Where to record comes with what is to be recorded.
     """
     return dataclasses.replace(
         config,

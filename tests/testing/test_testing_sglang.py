@@ -195,9 +195,22 @@ def test_an_abort_of_another_request_changes_nothing(fake_sglang):
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(generate, fake_sglang, rid="r1")
         fake_sglang.wait_for_requests(1)
-        post(fake_sglang, "/abort_request", {"rid": "r"})
+        post(fake_sglang, "/abort_request", {"rid": "r2"})
+        post(fake_sglang, "/abort_request", {"rid": "1"})
         fake_sglang.release()
         assert call.result()["meta_info"]["finish_reason"]["type"] == "stop"
+
+
+def test_an_abort_ends_all_requests_whose_ids_begin_with_its_own(fake_sglang):
+    fake_sglang.hold().answer_with(lambda request: "ok")
+    with ThreadPoolExecutor(3) as pool:
+        calls = {rid: pool.submit(generate, fake_sglang, rid=rid) for rid in ("r1", "r12", "r2")}
+        fake_sglang.wait_for_requests(3)
+        post(fake_sglang, "/abort_request", {"rid": "r1"})
+        ends = {rid: calls[rid].result()["meta_info"]["finish_reason"]["type"] for rid in ("r1", "r12")}
+        fake_sglang.release()
+        ends["r2"] = calls["r2"].result()["meta_info"]["finish_reason"]["type"]
+    assert ends == {"r1": "abort", "r12": "abort", "r2": "stop"}
 
 
 def test_requests_that_arrive_while_paused_wait_for_continue(fake_sglang):
