@@ -146,16 +146,16 @@ class AsyncConfig:
 class WorkersConfig:
     count: int | Literal["auto"] = key(
         0,
-        "processes that run agents, each with a gateway, store and runners of its own; `0` runs them in slime's rollout "
-        "process, `auto` starts as many as the executions need and free CPUs allow. They are Ray actors where Ray is "
-        "initialised, and subprocesses elsewhere",
+        "processes that run agents, each with a gateway, store and runners of its own; `0` runs them in slime's "
+        "rollout process, `auto` starts as many as the executions need and free CPUs allow. They are Ray actors where "
+        "Ray is initialised, and subprocesses elsewhere",
     )
     slots: int = key(128, "maximum concurrent executions per worker")
     num_cpus: float = key(1.0, "CPUs that a worker reserves on its Ray node")
     placement: str = key(
         "spread",
-        "Ray nodes for workers: `spread` over all, `cpu_nodes` for those without GPUs, `resource:NAME` for those with that "
-        "resource",
+        "Ray nodes for workers: `spread` over all, `cpu_nodes` for those without GPUs, `resource:NAME` for those with "
+        "that resource",
     )
     env: tuple[str, ...] = key(
         (),
@@ -242,9 +242,9 @@ class Config:
     def __post_init__(self) -> None:
         if self.workers.count and self.gateway.public_url is not None:
             raise ConfigError(
-                f"agl.gateway.public_url is {self.gateway.public_url} and agl.workers.count is {self.workers.count}: one URL "
-                "cannot lead to the gateways of several workers; leave public_url out, and set agl.gateway.host if agents "
-                "call from other machines"
+                f"agl.gateway.public_url is {self.gateway.public_url} and agl.workers.count is {self.workers.count}: "
+                "one URL cannot lead to the gateways of several workers; leave public_url out, and set agl.gateway.host "
+                "if agents call from other machines"
             )
         if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
             raise ConfigError(f"agl.dashboard_port is {self.dashboard_port}, it must lie between 1 and 65535")

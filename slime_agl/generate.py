@@ -74,9 +74,10 @@ def _returned(config: Config, entry: Entry) -> Sample | list[Sample]:
     if config.generate_returns == "list":
         return entry.samples
     if len(entry.samples) > 1:
+        reasons = forks(entry.summary.account.forks)
         raise ConfigError(
-            f"an execution made {len(entry.samples)} Samples (forks: {forks(entry.summary.account.forks)}), and slime's loop was "
-            "promised one each; set agl.generate_returns: list, or use --rollout-function-path "
-            "slime_agl.rollout.generate, which needs no such setting"
+            f"an execution made {len(entry.samples)} Samples (forks: {reasons}), and slime's loop was promised one "
+            "each; set agl.generate_returns: list, or use --rollout-function-path slime_agl.rollout.generate, which "
+            "needs no such setting"
         )
     return entry.samples[0]

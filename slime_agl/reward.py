@@ -1,5 +1,7 @@
-"""Functions for slime's flags: `custom_rm` (or, with --group-rm, `custom_group_rm`) for --custom-rm-path,
-`normalize_rewards` for --custom-reward-post-process-path, `check_reward_nonzero_std` for --dynamic-sampling-filter-path.
+"""Functions for slime's flags.
+
+`custom_rm` (with --group-rm, `custom_group_rm`) is for --custom-rm-path, `normalize_rewards` for
+--custom-reward-post-process-path, and `check_reward_nonzero_std` for --dynamic-sampling-filter-path.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
     """slime's reward normalisation, also correct when an execution gave several Samples.
 
     Returns the raw rewards and those to train on, both in the order of `samples`. Under an estimator that compares
-    the executions of a prompt (grpo, gspo, cispo, reinforce_plus_plus_baseline; not with --disable-rewards-normalization)
-    each Sample's reward becomes
+    the executions of a prompt (grpo, gspo, cispo, reinforce_plus_plus_baseline; not with
+    --disable-rewards-normalization) each Sample's reward becomes
 
         (reward - mean) / (std + 1e-6)        the division for the first three, with --grpo-std-normalization
 
     where mean and std (unbiased) are over the executions of its group. Each execution counts once: with its reward or,
     if its Samples carry different credit, with their mean over trained tokens; std then includes the variance of credit
     within executions, which keeps such advantages in proportion. `group_index` identifies groups, `rollout_id`
-    executions. Removed Samples (`remove_sample`), such as placeholders of failed executions, count in no mean and become
-    0; so does a group in which a single execution counts. Samples that are masked but not removed
+    executions. Removed Samples (`remove_sample`), such as placeholders of failed executions, count in no mean and
+    become 0; so does a group in which a single execution counts. Samples that are masked but not removed
     (--mask-offpolicy-in-partial-rollout) count. See `slime_agl.credit.groups` for an example.
 
     If every execution gave one Sample and none is removed, the result equals slime's bit for bit.
@@ -223,7 +225,8 @@ def checked(reward: Any, source: str) -> Reward:
     if _is_finite(reward):
         return float(reward)
     raise RewardError(
-        f"{source} gave {reward!r} ({type(reward).__name__}), a reward must be a finite number or a dict of such numbers"
+        f"{source} gave {reward!r} ({type(reward).__name__}), a reward must be a finite number or a dict of such "
+        "numbers"
     )
 
 

@@ -125,7 +125,7 @@ class Connections:
         return answer
 
     def _kept(self, origin: _Origin) -> _Connection | None:
-        """Take the most recently used idle connection, the one the server will close last; None if all may be closing."""
+        """Take the most recently used idle connection, which the server closes last; None if all may be closing."""
         oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
         while origin.free:
             since, connection = origin.free.pop()

@@ -197,7 +197,8 @@ def _columns(entries: object, rid: str) -> tuple[list[Any], list[Any]]:
         at = next(at for at, entry in enumerate(entries) if not isinstance(entry, list) or len(entry) < 2)
     raise WrongAnswer(
         rid,
-        f"has entry {at} of {len(entries)} in output_token_logprobs, {_quoted(entries[at])}, which is not [logprob, id]",
+        f"has entry {at} of {len(entries)} in output_token_logprobs, {_quoted(entries[at])}, which is not "
+        "[logprob, id]",
     )
 
 
@@ -231,8 +232,8 @@ def _numbers(logprobs: list[Any], rid: str) -> array:
         at = next(at for at, value in enumerate(logprobs) if type(value) not in NUMBERS)
         raise WrongAnswer(
             rid,
-            f"has the logprob {_quoted(logprobs[at])} at token {at} of {len(logprobs)}, it must be a number (null is how "
-            "NaN travels: look for it in the weights or the sampling parameters)",
+            f"has the logprob {_quoted(logprobs[at])} at token {at} of {len(logprobs)}, it must be a number (null is "
+            "how NaN travels: look for it in the weights or the sampling parameters)",
         )
     # JSON has no NaN, so comparisons suffice.
     if low < LOWEST_LOGPROB or high > HIGHEST_LOGPROB:

@@ -12,7 +12,7 @@ REMEMBERED_SESSIONS = 65536
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between tries in seconds: `first`, then `factor` times the previous one up to `longest`; half is jitter."""
+    """Seconds between tries: `first`, then `factor` times the previous pause up to `longest`; half is jitter."""
 
     first: float = 0.25
     factor: float = 2.0

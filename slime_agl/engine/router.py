@@ -68,9 +68,9 @@ class RouterEngine:
     replay: replay data that answers must hold; if the router drops it, requests go to the workers directly.
     vocab_size: number of ids the model can sample; None asks the engine, which may not know.
 
-    Every retry travels under a new request id (`1~rid`, `2~rid`, ...): a try whose answer was lost may still be running,
-    and a worker refuses an id that it already has. The number leads because a worker aborts all ids with the given
-    prefix.
+    Every retry travels under a new request id (`1~rid`, `2~rid`, ...): a try whose answer was lost may still be
+    running, and a worker refuses an id that it already has. The number leads because a worker aborts all ids with the
+    given prefix.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class Dataset:
         path: see `read_rows`. tokenizer: needed only for apply_chat_template and max_length.
         processor: must be None; multimodal data needs slime.
         max_length: drop prompts with more tokens; None keeps all. Prompts that are messages are not measured.
-        label_key, metadata_key, tool_key: row keys of the label, of the metadata, and of tools, which join the metadata.
+        label_key, metadata_key, tool_key: row keys of the label, the metadata, and tools, which join the metadata.
 
     Raises:
         ConfigError: a row lacks the label, its tools are not a list, or multimodal data is requested.

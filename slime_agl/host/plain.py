@@ -1,7 +1,7 @@
 """Convert a Sample's values to JSON data and back, exactly; reading runs no code.
 
-JSON's own values are kept. Everything else becomes an object with the single key KIND; a mapping that contains this key,
-or a key that is not a string, is written as pairs.
+JSON's own values are kept. Everything else becomes an object with the single key KIND; a mapping with this key, or
+with a key that is not a string, is written as pairs.
 """
 
 from __future__ import annotations

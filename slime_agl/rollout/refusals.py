@@ -43,7 +43,8 @@ def cautions(args: RolloutArgs) -> Iterator[str]:
         yield (
             f"--custom-reward-post-process-path is not set: under --advantage-estimator {args.advantage_estimator} "
             "slime normalises rewards by position, so the first execution that gives several Samples will stop the "
-            f"run, and masked executions count as reward 0; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
+            "run, and masked executions count as reward 0; pass --custom-reward-post-process-path "
+            f"{REWARD_POST_PROCESS}"
         )
     if trainer.estimator == "ppo" and trainer.kl_coef and not trainer.use_rollout_logprobs:
         yield (

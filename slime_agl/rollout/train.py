@@ -211,7 +211,8 @@ class TrainStep:
         if self._masked == MANY_BATCHES * self._args.rollout_batch_size:
             logger.warning(
                 "--advantage-estimator reinforce_plus_plus takes no masked Sample, so a group with a failed execution "
-                "is replaced: %d in step %d so far, and %d of %d are kept; reinforce_plus_plus_baseline has no such limit",
+                "is replaced: %d in step %d so far, and %d of %d are kept; reinforce_plus_plus_baseline has no such "
+                "limit",
                 self._masked,
                 self._number,
                 len(self._kept),

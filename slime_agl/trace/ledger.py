@@ -55,7 +55,7 @@ class Ledger:
         return self._lengths[index]
 
     def covered(self, index: int | None) -> int:
-        """Number of leading tokens, in the sequence that ends with turn `index`, with known routed experts; 0 for None."""
+        """Number of leading tokens with known routed experts in the sequence that ends with turn `index`, or None."""
         return 0 if index is None else self._covered[index]
 
     def path(self, index: int) -> list[Turn]:

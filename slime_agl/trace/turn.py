@@ -66,7 +66,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Images among new tokens. text: rendered, with one placeholder per image. images: data URLs, as sent to the engine."""
+    """Images among new tokens. text: rendered, one placeholder per image. images: data URLs, as sent to the engine."""
 
     text: str
     images: tuple[str, ...]
