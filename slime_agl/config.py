@@ -242,9 +242,9 @@ class Config:
     def __post_init__(self) -> None:
         if self.workers.count and self.gateway.public_url is not None:
             raise ConfigError(
-                f"agl.gateway.public_url is {self.gateway.public_url} and agl.workers.count is {self.workers.count}: "
-                "one URL cannot lead to the gateways of several workers; leave public_url out, and set agl.gateway.host "
-                "if agents call from other machines"
+                f"agl.gateway.public_url is {self.gateway.public_url}, agl.workers.count is {self.workers.count}: "
+                "one URL cannot lead to the gateways of several workers; leave public_url out, and set "
+                "agl.gateway.host if agents call from other machines"
             )
         if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
             raise ConfigError(f"agl.dashboard_port is {self.dashboard_port}, it must lie between 1 and 65535")
