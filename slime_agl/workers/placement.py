@@ -62,6 +62,11 @@ class Placement:
         """How many workers the eligible nodes have CPUs for, beside those that are placed."""
         return sum(int(node.free_cpus // self._cpus) for node in self._look() if self._eligible(node))
 
+    def moved(self, planned: str, actual: str) -> None:
+        """A worker runs on another node than the chosen one, which had gone or was full."""
+        self._placed[planned] -= 1
+        self._placed[actual] += 1
+
     def died(self, node_id: str) -> None:
         """A worker has ended on this node; one on which several did gets no more."""
         self._placed[node_id] -= 1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node  # there is no public way to ask per node
-from ray.exceptions import RayActorError, TaskCancelledError
+from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from slime_agl.workers.frames import portable
@@ -28,24 +28,29 @@ class _Actor:
     def __init__(self, plan: Plan) -> None:
         # A worker of Ray's sends what it logs to the driver, but nothing is set up to log.
         logging.basicConfig(level=logging.INFO, format=f"[{plan.name}] %(levelname)s %(name)s: %(message)s")
-        self._plan = plan
+        self._plan, self._node = plan, ray.get_runtime_context().get_node_id()
         self._target = make_target(plan)
 
     async def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        """The result of a method of the target, or the exception that it raised, as a value: (good, value)."""
+        """Call a method of the target: (Ray's id of this node, whether it returned, what it returned or raised)."""
         try:
-            return True, await getattr(self._target, method)(*arguments)
+            return self._node, True, await getattr(self._target, method)(*arguments)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # the edge of the process: the caller is to hear of everything
-            return False, portable(error, self._plan.name)
+            return self._node, False, portable(error, self._plan.name)
 
 
 class RayActor:
-    """A link to an actor. node: Ray's id of the node it was placed on."""
+    """A link to an actor.
 
-    def __init__(self, plan: Plan, handle: Any, node: str) -> None:
+    node: Ray's id of the node that it is to be placed on; with its first answer, of the node that it runs on. moved: is
+    told both when they differ.
+    """
+
+    def __init__(self, plan: Plan, handle: Any, node: str, moved: Callable[[str, str], None]) -> None:
         self.name, self.node = plan.name, node
+        self._moved = moved
         self._handle = handle
         self._death: WorkerDied | None = None
 
@@ -67,12 +72,15 @@ class RayActor:
 
     async def _answer(self, ref: Any) -> Any:
         try:
-            good, value = await ref
-        except RayActorError as error:
+            node, good, value = await ref
+        except (RayActorError, ObjectLostError, NodeDiedError) as error:  # a large result is lost with its node
             self._death = self._death or WorkerDied(f"worker {self.name} on node {self.node[:8]} ended: {error}")
             raise self._death from None
         except TaskCancelledError:
             raise CancelledThere(f"a call was cancelled within worker {self.name}") from None
+        if node != self.node:
+            planned, self.node = self.node, node
+            self._moved(planned, node)
         if good:
             return value
         raise value
@@ -107,7 +115,7 @@ class RayActors:
         }
         if plan.environment:
             options["runtime_env"] = {"env_vars": dict(plan.environment)}
-        return RayActor(plan, ray.remote(**options)(_Actor).remote(plan), node.id)
+        return RayActor(plan, ray.remote(**options)(_Actor).remote(plan), node.id, self._placement.moved)
 
 
 def connected() -> bool:

@@ -62,6 +62,13 @@ def test_a_node_with_three_deaths_is_drained() -> None:
     assert chosen(placement, 3) == ["2", "2", "2"] and placement.drained == 1
 
 
+def test_a_worker_counts_where_it_runs() -> None:
+    placement = place("spread", [node("1", 8), node("2", 8)])
+    assert chosen(placement, 1) == ["1"]
+    placement.moved("1", "2")
+    assert chosen(placement, 1) == ["1"]
+
+
 @pytest.mark.parametrize("rule", ["random", "resource:", ""])
 def test_an_unknown_rule_is_refused(rule: str) -> None:
     with pytest.raises(ConfigError, match="agl.workers.placement"):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,34 +19,11 @@ from slime_agl.assemble import current
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs
-from slime_agl.record.reading import read_run
-from slime_agl.testing import FakeReplay, FakeSGLang, ListDataSource, make_args, save_tiny_checkpoint
+from slime_agl.testing import FakeSGLang, save_tiny_checkpoint
 from slime_agl.workers.arguments import portable_arguments
 from slime_agl.workers.build import Site, make_fleet
 from slime_agl.workers.subprocesses import Subprocess, Subprocesses
-
-AGENT = "tests.workers.agents.four_turns"
-ROWS = ["one", "two", "three", "four"]
-REPLAY = FakeReplay()
-
-
-class Rig:
-    """Rollouts on one engine, whose fleet lasts from test to test, as it takes seconds to start."""
-
-    def __init__(self, fake: FakeSGLang, checkpoint: Path, records: Path) -> None:
-        self.fake, self.records = fake, records
-        self._checkpoint, self._step = checkpoint, -1
-
-    def run(self, count: int = 2, *, evaluation: bool = False, agent: str = AGENT, **overrides: Any) -> Any:
-        self._step += 1
-        section = {"agent": agent, "workers": {"count": count, "slots": 4}, "record_dir": str(self.records)}
-        given = {"agl": section, "rollout_batch_size": len(ROWS), "n_samples_per_prompt": 2, **overrides}
-        args = make_args(self.fake, self._checkpoint, **given)
-        return rollout.generate(args, self._step, ListDataSource(ROWS, 2), evaluation=evaluation)
-
-    def record(self) -> Any:
-        """Of the latest step."""
-        return next(record for record in read_run(self.records) if record.header["step"] == self._step)
+from tests.workers.rig import AGENT, REPLAY, ROWS, Rig, at_requests, echo, indices, parked_steps, trained
 
 
 @pytest.fixture(scope="module")
@@ -64,32 +40,8 @@ def rig(shared: Rig) -> Rig:
     return shared
 
 
-def trained(output: Any) -> list[Any]:
-    return [
-        (sample.index, sample.tokens, sample.loss_mask, sample.rollout_log_probs, sample.reward)
-        for group in output.samples
-        for sample in group
-    ]
-
-
-def echo(request: Any) -> str:
-    return f"answer to {len(request.input_ids)} ids"
-
-
 def pids() -> list[int]:
     return [member.link._process.pid for member in current()._crew if isinstance(member.link, Subprocess)]
-
-
-def at_requests(numbers: set[int], act: Callable[[], None]) -> Callable[[Any], str]:
-    """A responder that calls `act` at these requests, counted from 1."""
-    count = itertools.count(1)
-
-    def respond(request: Any) -> str:
-        if next(count) in numbers:
-            act()
-        return echo(request)
-
-    return respond
 
 
 def test_samples_equal_those_of_one_process(rig: Rig, token_exact) -> None:
@@ -121,13 +73,7 @@ def test_records_are_whole(rig: Rig) -> None:
 
 
 def test_replay_data_comes_from_workers(rig: Rig) -> None:
-    rig.fake.replay = REPLAY
-    replay = {"use_rollout_routing_replay": True, "num_layers": REPLAY.layers, "moe_router_topk": REPLAY.choices}
-    try:
-        output = rig.run(**replay, rollout_top_p=0.9)
-    finally:
-        rig.fake.replay = None
-    samples = [sample for group in output.samples for sample in group]
+    samples = rig.run_with_replay()
     assert [fault for sample in samples for fault in REPLAY.faults(sample)] == []
     assert {sample.rollout_routed_experts.dtype for sample in samples} == {np.dtype(np.int32)}
 
@@ -171,6 +117,23 @@ def test_killed_workers_cost_no_prompt_and_train_nothing_twice(rig: Rig, token_e
     assert output.metrics["rollout/agl/workers/deaths"] == 2
     assert output.metrics["rollout/agl/workers/interrupted_executions"] >= 2
     assert rig.fake.in_flight == 0
+
+
+def test_parked_groups_come_back_and_nothing_is_under_way_between_steps(rig: Rig, token_exact) -> None:
+    outputs = parked_steps(rig, 2, 4)
+    assert indices(outputs) == list(range(8))
+    assert [output.metrics.get("rollout/agl/resumed_groups", 0) for output in outputs] == [0, 2, 0, 2]
+    assert token_exact(rig.fake, [output.samples for output in outputs]) > 0
+
+
+def test_parked_groups_of_a_worker_that_dies_run_again(rig: Rig, token_exact) -> None:
+    def kill_one(step: int) -> None:
+        if step == 0:
+            os.kill(pids()[0], signal.SIGKILL)
+
+    outputs = parked_steps(rig, 2, 4, kill_one, partial=0)
+    assert indices(outputs) == list(range(8))
+    assert token_exact(rig.fake, [output.samples for output in outputs]) > 0
 
 
 def test_sync_agents_run_in_threads_of_the_workers(rig: Rig, token_exact) -> None:
