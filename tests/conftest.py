@@ -43,7 +43,7 @@ def no_test_hangs() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under `--dist loadgroup`: files side by side, and all that needs a Ray cluster in one process, which starts it."""
+    """Under `--dist loadgroup`: files side by side; all that needs a Ray cluster runs in one process."""
     if config.getoption("loadgroup", False):
         for item in items:
             group = "ray" if item.get_closest_marker("ray") else item.nodeid.split("::")[0]

@@ -145,7 +145,7 @@ def pair(name: str) -> tuple[Renderer, TemplateAudit]:
 @pytest.mark.parametrize("name", PAIRS)
 def test_each_template_is_proven_for_the_kinds_the_table_says(name: str) -> None:
     kinds = pair(name)[1].report.kinds
-    found = {kind: f"{one.mode}: {one.reason}" for kind, one in kinds.items() if one.mode != "short"}
+    found = {kind: f"{one.method}: {one.reason}" for kind, one in kinds.items() if one.method != "short"}
     assert found == EXCEPTIONS.get(name, {})
 
 
