@@ -41,15 +41,6 @@ def no_test_hangs() -> Iterator[None]:
         yield
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under `--dist loadgroup`: files side by side; all that needs a Ray cluster runs in one process."""
-    if config.getoption("loadgroup", False):
-        for item in items:
-            group = "ray" if item.get_closest_marker("ray") else item.nodeid.split("::")[0]
-            item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Captured text as any pipe can carry it: tests that run side by side send their reports to one process."""
