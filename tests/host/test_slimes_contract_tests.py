@@ -46,6 +46,8 @@ def test_slimes_contract_tests_pass(name: str):
     done = subprocess.run(
         [sys.executable, str(test), *flags, *ignored], cwd=checkout, env=env, capture_output=True, text=True
     )
-    if "ModuleNotFoundError" in done.stdout and "error" in done.stdout.splitlines()[-1]:
-        pytest.skip(f"slime needs packages that are not installed: {done.stdout.splitlines()[-3:]}")
+    said = (done.stdout + done.stderr).splitlines()
+    missing = [line for line in said if line.startswith(("ModuleNotFoundError", "E   ModuleNotFoundError"))]
+    if done.returncode and missing and "slime_agl" not in missing[0]:
+        pytest.skip(f"slime needs packages that are not installed: {missing[0]}")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
