@@ -18,6 +18,7 @@ from slime_agl.runtime import Kept
 
 # Fields of a Sample that are lists of numbers, with the type that holds each.
 LISTS = {"tokens": "i", "loss_mask": "b", "rollout_log_probs": "d"}
+REPLAY = ("rollout_routed_experts", "rollout_top_p_token_ids", "rollout_top_p_token_offsets")
 SMALL = (np.uint8, np.uint16)
 # slime's own type of routed experts.
 EXPERTS = np.int32
@@ -46,11 +47,18 @@ def unpacked(parcel: Parcel, kept: Kept) -> Entry:
 
 
 def widen(samples: Iterable[Sample]) -> None:
-    """Give routed experts slime's type again, as the last thing before slime gets the Samples."""
+    """Give replay data slime's types again, as the last thing before slime gets the Samples.
+
+    On Ray it is a read-only view of the object store, which copying also frees.
+    """
     for sample in samples:
         experts = sample.rollout_routed_experts
         if isinstance(experts, np.ndarray) and experts.dtype in SMALL:
             sample.rollout_routed_experts = experts.astype(EXPERTS)
+        for name in REPLAY:
+            value = getattr(sample, name)
+            if isinstance(value, np.ndarray) and not value.flags.writeable:
+                setattr(sample, name, value.copy())
 
 
 def _packed(sample: Sample) -> Sample:

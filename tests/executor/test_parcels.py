@@ -103,3 +103,13 @@ def test_routed_experts_travel_in_the_smallest_integers(highest: int, kind: type
 def test_experts_that_were_not_captured_are_not_changed() -> None:
     experts = np.array([[[-1, 3]]], np.int32)
     assert np.array_equal(sent(entry(rollout_routed_experts=experts)).samples[0].rollout_routed_experts, experts)
+
+
+@pytest.mark.parametrize("name", ["rollout_routed_experts", "rollout_top_p_token_ids", "rollout_top_p_token_offsets"])
+def test_arrays_that_the_object_store_lends_are_given_to_slime_as_its_own(name: str) -> None:
+    lent = np.array([0, 70_000, 3], np.int32)
+    lent.flags.writeable = False
+    arrived = entry(**{name: lent})
+    widen(arrived.samples)
+    given = getattr(arrived.samples[0], name)
+    assert given.flags.writeable and np.array_equal(given, lent)
