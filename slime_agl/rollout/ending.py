@@ -16,7 +16,7 @@ class Ending(Protocol):
     """The end of a step, and the beginning of the next one."""
 
     async def begin(self, step: int) -> None:
-        """Resume what earlier steps left. Called before anything else in a step."""
+        """Look at what earlier steps left. Called before groups start."""
 
     async def end(self, step: int) -> list[list[Entry]]:
         """Handle the rest once the batch is full. Returns the finished groups that will not be delivered."""
@@ -70,7 +70,7 @@ class Park:
         self._runtime, self._pool = runtime, pool
 
     async def begin(self, step: int) -> None:
-        await self._runtime.resume()
+        """No-op: every step resumes what is parked."""
 
     async def end(self, step: int) -> list[list[Entry]]:
         await self._runtime.park()

@@ -78,6 +78,7 @@ class TrainStep:
         target = self._args.rollout_batch_size
         try:
             self._brake.begin()
+            await self._runtime.resume()  # what the step before has parked, even if this one parks nothing
             await self._ending.begin(self._number)
             version = await self._version()
             with tqdm(total=target * self._args.n_samples_per_prompt, desc="Rollout generation") as progress:

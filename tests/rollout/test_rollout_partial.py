@@ -265,3 +265,11 @@ def test_what_a_cancelled_agent_had_sampled_is_counted(fake_sglang, steps):
     one = len(fake_sglang.answers[0].ids)
     assert metrics["rollout/agl/untrained_tokens/aborted"] == one
     assert metrics["rollout/agl/sampled_tokens"] == metrics["rollout/agl/trained_tokens"] + one
+
+
+def test_a_step_without_parking_resumes_what_an_earlier_one_parked(fake_sglang, slow_and_fast):
+    run, _ = slow_and_fast()
+    run.args.partial_rollout = False
+    fake_sglang.release()
+    ((sample,),) = run(1).samples
+    assert sample.prompt == "slow" and run.under_way == []
