@@ -35,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/chaos", description="No fault trains a wrong token, no fault ends the run."
     )
-    parser.add_argument("--quick", action="store_true", help="the short form, a minute or two")
+    parser.add_argument("--quick", action="store_true", help="the short form, under a minute on two cores")
     parser.add_argument(
         "--soak", type=int, default=0, metavar="STEPS", help="many steps with every kind of agent, instead of the parts"
     )
@@ -44,7 +44,7 @@ def main() -> int:
         "--only", action="append", default=[], metavar="PART[:FAULT]", help="a part, or one fault of it; repeatable"
     )
     parser.add_argument("--list", action="store_true", help="print parts and faults, and end")
-    parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
+    parser.add_argument("--jobs", type=int, default=3, help="trials at a time")
     parser.add_argument("--markdown", action="store_true", help="print the table for the README")
     parser.add_argument(
         "--verbose", action="store_true", help="print faults and errors by kind, and each trial as it ends"
