@@ -1,4 +1,4 @@
-"""What becomes of one row: an execution in numbers, and its Samples."""
+"""The result of one row: counts of its execution, and its Samples."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from slime_agl.runtime import Kept
 from slime_agl.trace.segments import Account, Segment
 
 Spans = list[list[Any]]
+# Fields of a Sample that hold replay data.
+REPLAY = ("rollout_routed_experts", "rollout_top_p_token_ids", "rollout_top_p_token_offsets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Summary:
 
     turns, segments: their numbers. gateway_seconds: time in turns that was not spent waiting for the engine.
     dangling: rewards that name a turn that does not exist. responses: per segment, the length of its response and the
-    spans of it by the weights that sampled them (see `version_spans`).
+    spans of it by the weights that sampled them (see `response_of`).
     """
 
     rollout_id: str
@@ -55,7 +57,7 @@ class Summary:
 class Entry:
     """An execution and its Samples, at least one. usable: something of it trains or counts.
 
-    kept: the execution, or what stands for it while it stays in its worker; whoever needs it asks the runtime.
+    kept: the execution, or a handle while a worker keeps it; ask the runtime for it.
     off_policy: number of tokens masked because older weights sampled them.
     """
 
@@ -113,6 +115,6 @@ def response_of(segment: Segment) -> tuple[int, Spans]:
 
 
 def _nbytes(sample: Sample) -> int:
-    replay = (sample.rollout_routed_experts, sample.rollout_top_p_token_ids, sample.rollout_top_p_token_offsets)
+    replay = [getattr(sample, name) for name in REPLAY]
     images = (sample.multimodal_train_inputs or {}).values()
     return sum(int(getattr(value, "nbytes", 0)) for value in (*replay, *images))

@@ -27,7 +27,7 @@ from slime_agl.runtime import Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a worker has to make of an execution: the arguments of `Executor.entry`, and the executor's own settings.
+    """Instructions for a worker: the arguments of `Executor.entry`, and the settings of the executor.
 
     keep: the execution will be asked for, for a record or a reward.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from slime_agl.assemble import install, make_runtime
 from slime_agl.config import Config
 from slime_agl.execution import Execution, Job
-from slime_agl.executor.executor import Executor, Order
+from slime_agl.executor.executor import Order
 from slime_agl.executor.parcel import Parcel, packed
 from slime_agl.executor.recording import Verdict, recorded
 from slime_agl.executor.register import Register
@@ -22,8 +22,7 @@ from slime_agl.workers.importable import require_importable
 from slime_agl.workers.serving import hop
 from slime_agl.workers.worker import Worker, name_of, origin_of
 
-EXECUTORS = 16
-# A step and an evaluation may be recorded by turns.
+# A step and an evaluation may alternate.
 RECORDS_OPEN = 2
 
 
@@ -46,7 +45,6 @@ class ExecutingWorker(Worker):
     def __init__(self, runtime: Runtime, workshop: Workshop, number: int) -> None:
         self._workshop, self._number = workshop, number
         self._register = Register()
-        self._executors: dict[tuple[int, bool, bool], Executor] = {}
         self._kept: dict[int, Execution] = {}
         self._writers: dict[Path, RecordWriter] = {}
         super().__init__(runtime)
@@ -54,7 +52,6 @@ class ExecutingWorker(Worker):
     async def equip(self, arguments: Mapping[str, Any]) -> None:
         """Take slime's arguments anew: some change from step to step."""
         self._workshop = Workshop(self.runtime.config, RolloutArgs.read(Namespace(**arguments)))
-        self._executors.clear()
 
     async def perform(self, job: Job, order: Order, ticket: int) -> tuple[str, Parcel]:
         """Execute a job and make its entry; return Agent Lightning's id of the rollout, and the entry.
@@ -93,17 +90,10 @@ class ExecutingWorker(Worker):
 
     async def _perform(self, job: Job, order: Order, ticket: int) -> tuple[str, Parcel]:
         execution = await self.runtime.execute(job)
-        entry = await self._executor(order).entry(order.source, execution, number=order.number)
+        executor = self._workshop.executor(
+            self.runtime, self._register, order.step, evaluation=order.evaluation, bare=order.bare
+        )
+        entry = await executor.entry(order.source, execution, number=order.number)
         if order.keep and isinstance(entry.kept, Execution):
             self._kept[ticket] = entry.kept
         return execution.rollout_id, packed(entry)
-
-    def _executor(self, order: Order) -> Executor:
-        key = (order.step, order.evaluation, order.bare)
-        if key not in self._executors:
-            while len(self._executors) > EXECUTORS:
-                del self._executors[next(iter(self._executors))]
-            self._executors[key] = self._workshop.executor(
-                self.runtime, self._register, order.step, evaluation=order.evaluation, bare=order.bare
-            )
-        return self._executors[key]

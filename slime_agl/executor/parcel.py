@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slime_agl.executor.entry import Entry, Summary
+from slime_agl.executor.entry import REPLAY, Entry, Summary
 from slime_agl.host import Sample
 from slime_agl.runtime import Kept
 
 # Fields of a Sample that are lists of numbers, with the type that holds each.
 LISTS = {"tokens": "i", "loss_mask": "b", "rollout_log_probs": "d"}
-REPLAY = ("rollout_routed_experts", "rollout_top_p_token_ids", "rollout_top_p_token_offsets")
 SMALL = (np.uint8, np.uint16)
 # slime's own type of routed experts.
 EXPERTS = np.int32

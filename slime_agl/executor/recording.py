@@ -16,7 +16,7 @@ LONGEST_ATTRIBUTE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of an execution: its Samples as they were delivered or dropped. row: of the data source, or None."""
+    """Samples of an execution as they were delivered or dropped. row: of the data source, or None."""
 
     reward: Any
     samples: tuple[RecordedSample, ...]
