@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 60.0
 SKEW_SECONDS = 1.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-def is_connected() -> bool:
-    """Whether this process is part of a Ray job; does not import Ray to find out."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
 
 
 def look_at_cluster(

@@ -23,11 +23,12 @@ from slime_agl.host import load_object
 from slime_agl.lightning.agents import load_agent
 from slime_agl.local.engine.smollm2 import resolve_model
 from slime_agl.preflight.address import require_bindable
-from slime_agl.preflight.cluster import is_connected, look_at_cluster
+from slime_agl.preflight.cluster import look_at_cluster
 from slime_agl.preflight.flags import look_at_flags, read_flags
 from slime_agl.preflight.machine import look_at_machine
 from slime_agl.report.checks import Finding
 from slime_agl.reward import load_reward_function
+from slime_agl.workers.placement import connected
 
 
 def look(
@@ -53,7 +54,7 @@ def look(
         findings += _model(model, parser)
     if router is not None:
         findings.append(_checked("router", lambda: _router(router)))
-    if cluster is not None or is_connected():
+    if cluster is not None or connected():
         findings += _cluster(cluster, config, model, router, flags)
     return findings
 

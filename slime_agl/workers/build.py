@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import math
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from slime_agl.host import RolloutArgs
 from slime_agl.workers.arguments import portable_arguments
 from slime_agl.workers.fleet import Fleet
 from slime_agl.workers.link import Plan, Transport
+from slime_agl.workers.placement import Placement, connected
 from slime_agl.workers.subprocesses import Subprocesses
 from slime_agl.workers.worker import name_of
 
@@ -43,9 +43,7 @@ class Site:
 
 def site(config: WorkersConfig) -> Site:
     """The Ray cluster that this process is connected to, else this machine."""
-    ray = sys.modules.get("ray")  # not imported for its own sake: who is connected has it
-    if ray is not None and ray.is_initialized():
-        from slime_agl.workers.placement import Placement
+    if connected():
         from slime_agl.workers.ray_actors import RayActors, nodes, object_store_bytes
 
         placement = Placement(config, nodes)

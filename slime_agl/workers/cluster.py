@@ -16,8 +16,8 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from slime_agl.errors import ConfigError
-from slime_agl.workers.placement import Node
-from slime_agl.workers.ray_actors import connected, nodes
+from slime_agl.workers.placement import Node, connected
+from slime_agl.workers.ray_actors import nodes
 
 CONNECT_SECONDS, STATUS_SECONDS = 5.0, 60.0
 PINGS = 5

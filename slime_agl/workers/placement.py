@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,12 @@ from slime_agl.config import WorkersConfig
 from slime_agl.errors import ConfigError
 
 DEATHS_BEFORE_DRAIN = 3
+
+
+def connected() -> bool:
+    """Return True if this process is connected to a Ray cluster. Does not import Ray: whoever is connected has it."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,11 +118,6 @@ class RayActors:
         return RayActor(plan, ray.remote(**options)(_Actor).remote(plan), node.id, self._placement.moved)
 
 
-def connected() -> bool:
-    """Whether this process is part of a Ray job."""
-    return ray.is_initialized()
-
-
 def nodes() -> list[Node]:
     """The nodes that are alive, each with the CPUs that nobody has taken."""
     free: Mapping[str, Mapping[str, float]] = available_resources_per_node()
