@@ -73,6 +73,12 @@ class AgentError(SlimeAglError):
     boundary = "agent"
 
 
+class SandboxError(SlimeAglError):
+    """A sandbox could not be created, reached or used: the infrastructure's fault, not the policy's."""
+
+    boundary = "sandbox"
+
+
 class RewardError(SlimeAglError):
     """An execution has no reward, or an unusable one."""
 

@@ -1,0 +1,148 @@
+"""What a sandbox does, and what a backend is asked for.
+
+The calls that slime's own `slime.agent.sandbox.Sandbox` has, keep its names and arguments, so that its backends serve
+here too (see `adapted`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+ExecResult = tuple[int, str, str]
+Content = str | bytes | Path
+# `gateway`: the model's endpoint and nothing else. `open`: whatever the machine reaches, for installation.
+Network = Literal["none", "gateway", "open"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one sandbox; None leaves one to the backend. cpus: cores. processes: alive at a time."""
+
+    cpus: float | None = None
+    memory_mb: int | None = None
+    storage_mb: int | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """A sandbox to create.
+
+    image: container image, '' for the backend's default. workdir: absolute path inside, created if missing; commands
+    start there. labels: names by which the reaper finds it again. mounts: host folders bound read-only, by the path
+    inside. endpoint: URL of the gateway on this machine, '' for a sandbox that calls no model.
+    """
+
+    image: str = ""
+    workdir: str = "/app"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    network: Network = "none"
+    endpoint: str = ""
+    mounts: Mapping[str, Path] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = Limits()
+    ttl_seconds: float = 3600.0
+
+
+class Process(Protocol):
+    """A program that runs detached in a sandbox; its output goes to a file there."""
+
+    async def wait(self, timeout: float | None = None) -> int | None:
+        """Return its exit status (128 + signal if killed), or None when `timeout` seconds have passed."""
+        ...
+
+    async def output(self, most_bytes: int = 65536) -> str:
+        """Return the end of what it has written to stdout and stderr so far."""
+        ...
+
+    async def kill(self) -> None:
+        """End it and everything it started. Idempotent."""
+        ...
+
+
+class Sandbox(Protocol):
+    """A sandbox that exists from `__aenter__` to `__aexit__`, which ends every process in it.
+
+    Calls raise SandboxError when the sandbox or its backend fails; a command that fails is an exit status.
+    """
+
+    sandbox_id: str
+    labels: Mapping[str, str]
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def endpoint(self) -> str:
+        """URL under which programs inside reach the gateway of `SandboxSpec.endpoint`, '' without one."""
+        ...
+
+    async def exec(
+        self,
+        cmd: str,
+        *,
+        user: str = "root",
+        env: Mapping[str, str] | None = None,
+        timeout: int = 120,
+        check: bool = False,
+        idempotent: bool = True,
+    ) -> ExecResult:
+        """Run a shell command to its end; return (exit status, stdout, stderr), each output truncated in the middle.
+
+        check: raise SandboxError if the status is not 0. At the timeout (seconds) the command is killed and the
+        status is 124. idempotent: a backend may send it again after a transport failure.
+        """
+        ...
+
+    async def start(
+        self, cmd: str, *, user: str = "root", env: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> Process:
+        """Run a shell command detached."""
+        ...
+
+    async def write_file(self, sandbox_path: str, content: Content, *, user: str = "root") -> None:
+        """Write text, bytes or a host file; parent folders are created."""
+        ...
+
+    async def read_file(self, sandbox_path: str, *, user: str = "root") -> str:
+        """Return a file's text, undecodable bytes replaced; '' if it does not exist."""
+        ...
+
+    async def upload(self, host_path: Path, sandbox_path: str) -> None:
+        """Copy a host folder or file into the sandbox, with its modes, symbolic links as links."""
+        ...
+
+    async def set_network(self, network: Network) -> None:
+        """Change what the sandbox reaches from here on.
+
+        Raises:
+            SandboxError: the backend cannot change it after creation.
+        """
+        ...
+
+    async def is_alive(self) -> bool: ...
+
+
+class Backend(Protocol):
+    """Creates sandboxes of one kind, and finds those that a dead process left."""
+
+    name: str
+
+    def sandbox(self, spec: SandboxSpec) -> Sandbox:
+        """Return a sandbox that `async with` creates."""
+        ...
+
+    async def reap(self, labels: Mapping[str, str]) -> int:
+        """End all sandboxes with these labels whose owner is gone; return how many."""
+        ...
+
+    async def close(self) -> None:
+        """End all sandboxes of this process. Idempotent."""
+        ...
