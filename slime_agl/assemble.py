@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import threading
 from pathlib import Path
@@ -20,6 +21,9 @@ from slime_agl.engine.base import Engine, Replay
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError
 from slime_agl.gateway.http.server import Gateway, GatewayParts
+from slime_agl.harness.agent import Harness
+from slime_agl.harness.backends import make_backend
+from slime_agl.harness_config import HarnessConfig
 from slime_agl.host import RolloutArgs, load_object, load_processor, where
 from slime_agl.in_process import InProcess
 from slime_agl.lightning.service import Lightning
@@ -28,6 +32,12 @@ from slime_agl.workers.build import make_fleet
 from slime_agl.workers.importable import require_portable
 
 logger = logging.getLogger(__name__)
+
+
+def max_attempts_of(config: Config) -> int:
+    """Attempts at an execution, those included that a sandbox's failure costs a harness."""
+    lost = config.sandbox.retries if isinstance(config.agent, HarnessConfig) else 0
+    return config.failure.max_attempts + lost
 
 
 def make_renderer(args: RolloutArgs, tokenizer: Any, *, trust_remote_code: bool = True) -> Renderer:
@@ -57,6 +67,23 @@ def make_plan(renderer: Renderer, checkpoint: str) -> TemplateAudit:
     return plan
 
 
+def load_agent_of(config: Config) -> Any:
+    """The agent of a configuration: what its import path names, or a harness.
+
+    Raises:
+        ConfigError: the path leads nowhere; the harness or the backend of its sandboxes is unknown.
+    """
+    if isinstance(config.agent, str):
+        return load_object(config.agent, key="agl.agent")
+    return Harness(
+        sandbox=lambda: make_backend(config.sandbox),
+        tasks=None if config.tasks.harbor is None else Path(config.tasks.harbor).resolve(),
+        retries=config.sandbox.retries,
+        zero_reward=config.failure.negative_reward,
+        **dataclasses.asdict(config.agent),
+    )
+
+
 def make_runtime(
     config: Config,
     args: RolloutArgs,
@@ -72,13 +99,12 @@ def make_runtime(
     Raises:
         ConfigError, TemplateError: a part cannot be made from this configuration.
     """
-    agent = load_object(config.agent)
     lightning = Lightning(
-        agent,
+        load_agent_of(config),
         mode=config.runners.mode,
         max_concurrency=config.runners.max_concurrency or args.concurrency,
         timeout_seconds=config.runners.timeout_seconds,
-        max_attempts=config.failure.max_attempts,
+        max_attempts=max_attempts_of(config),
         end_leftovers=config.runners.end_leftovers,
         tokens=config.spans == "tokens",
         frozen=args.frozen_models,

@@ -6,20 +6,11 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from slime_agl.errors import ConfigError, closest
-
-
-def at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise ConfigError(f"{name} is {value}, it must be at least {least}")
-
-
-def key(default: Any, text: str) -> Any:
-    """A configuration field with its default and its documentation."""
-    return field(default=default, metadata={"help": text})
+from slime_agl.harness_config import HarnessConfig, TasksConfig, at_least, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +56,12 @@ class GatewayConfig:
             raise ConfigError(f"agl.gateway.port is {self.port}, it must lie between 0 (any free port) and 65535")
         if self.public_url is not None and not self.public_url.startswith(("http://", "https://")):
             raise ConfigError(f"agl.gateway.public_url is {self.public_url!r}, it must start with http:// or https://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxConfig:
+    backend: str = key("local", "where harnesses run")
+    retries: int = key(2, "retries after an infrastructure failure")
 
 
 Policy = Literal["retry", "mask", "negative"]
@@ -197,7 +194,12 @@ class WorkersConfig:
 class Config:
     """All settings. Field names are YAML keys (`async_` is `async`); nested classes are nested mappings."""
 
-    agent: str = key("", "import path of the agent: a `LitAgent`, an `@agl.rollout` function, or a factory (required)")
+    agent: str | HarnessConfig = key(
+        "",
+        "import path of the agent: a `LitAgent`, an `@agl.rollout` function, or a factory (required); a mapping runs a "
+        "program as the agent, in a sandbox",
+        mapping=HarnessConfig,
+    )
     reward: str | None = key(None, "import path of `f(task, execution)`, called when the agent gave no reward")
     task: str | Mapping[str, str] | None = key(
         None,
@@ -223,6 +225,8 @@ class Config:
     )
     runners: RunnersConfig = RunnersConfig()
     gateway: GatewayConfig = GatewayConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    tasks: TasksConfig = TasksConfig()
     credit: CreditConfig = CreditConfig()
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()
@@ -277,9 +281,12 @@ def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, st
         if dataclasses.is_dataclass(item.default):
             rows += describe(type(item.default), name)
         else:
-            default = "null" if item.default is None else str(item.default)
-            default = default.lower() if isinstance(item.default, bool) else default
+            value = {} if item.default is dataclasses.MISSING else item.default
+            default = "null" if value is None else str(value)
+            default = default.lower() if isinstance(value, bool) else default
             rows.append((name, default, item.metadata["help"]))
+            if item.metadata["mapping"]:
+                rows += describe(item.metadata["mapping"], name)
     return rows
 
 
@@ -314,6 +321,8 @@ def _read(cls: type, mapping: Any, path: str) -> Any:
         item, where = known[name], f"{path}.{name}"
         if dataclasses.is_dataclass(item.default):
             values[item.name] = item.default if value is None else _read(type(item.default), value, where)
+        elif item.metadata["mapping"] and isinstance(value, Mapping):
+            values[item.name] = _read(item.metadata["mapping"], value, where)
         else:
             values[item.name] = _check(value, hints[item.name], where)
     return cls(**values)
@@ -367,9 +376,8 @@ def _name(option: Any) -> str:
         return "a list of strings"
     if origin is not None:
         return "a mapping of strings to strings"
-    return {type(None): "null", str: "a string", bool: "true or false", int: "a whole number", float: "a number"}.get(
-        option, str(option)
-    )
+    names = {type(None): "null", str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
+    return names.get(option, "a mapping" if dataclasses.is_dataclass(option) else str(option))
 
 
 def _kind(value: Any) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from slime_agl.credit.emitted import Emitted, Reward
-from slime_agl.errors import EngineFailure
+from slime_agl.errors import EngineFailure, SandboxError
 from slime_agl.gateway.sessions.session import SealedSession
 from slime_agl.lightning.outcome import Lane, RolloutOutcome
 from slime_agl.record.run import Try
@@ -19,7 +19,7 @@ from slime_agl.trace.segments import Account, Segment, account, segments
 if TYPE_CHECKING:
     from slime_agl.lightning._agl import Span
 
-Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call", "no_reward"]
+Failure = Literal["", "agent_error", "engine_error", "sandbox_error", "deadline", "no_llm_call", "no_reward"]
 
 
 class Watcher(Protocol):
@@ -111,13 +111,13 @@ def finish(job: Job, outcome: RolloutOutcome) -> Execution:
         final_text=last.final_text,
         messages=last.messages,
         spans=final.spans,
-        failure=failure_of(final.status, bool(parts), last.engine_errors),
+        failure=failure_of(final.status, bool(parts), last.engine_errors, final.error_type or ""),
         error=final.error or "\n".join(one.message for one in last.engine_errors),
         error_code=final.error_code,
         ledger=last.ledger,
         segments=parts,
         account=account(last.ledger, parts),
-        counters=last.counters,
+        counters=sum((attempt.counts for attempt in outcome.attempts), last.counters),
         seconds=final.ended - final.started,
         superseded=superseded,
         emitted=final.rewards,
@@ -162,10 +162,17 @@ def refuse_broken(sealed: Sequence[SealedSession]) -> None:
             raise session.broken
 
 
-def failure_of(status: str, has_tokens: bool, engine_errors: tuple[EngineFailure, ...]) -> Failure:
-    """Name the boundary that broke. status: of the attempt. has_tokens: some of its tokens may train."""
+def failure_of(
+    status: str, has_tokens: bool, engine_errors: tuple[EngineFailure, ...], error_type: str = ""
+) -> Failure:
+    """Name the boundary that broke.
+
+    status, error_type: of the attempt, and the class name of its error. has_tokens: some of its tokens may train.
+    """
     if status == "timeout":
         return "deadline"
+    if error_type == SandboxError.__name__:
+        return "sandbox_error"
     if status != "succeeded":
         return "engine_error" if engine_errors else "agent_error"
     if has_tokens:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from slime_agl.chat.template.renderer import Renderer
-from slime_agl.config import Config, FailureConfig
+from slime_agl.config import Config, HarnessConfig
 from slime_agl.engine.base import EngineInfo
 from slime_agl.execution import Execution, Job, Lane, failure_of, finish, refuse_broken, sampled_tokens
 from slime_agl.gateway import garbage
@@ -43,18 +43,17 @@ class _SessionPort:
     sealed: the sessions of its attempts so far.
     """
 
-    def __init__(
-        self, gateway: Gateway, failure: FailureConfig, job: Job, step: Callable[[], int], origin: str
-    ) -> None:
-        self._gateway, self._failure, self._job, self._step, self._origin = gateway, failure, job, step, origin
+    def __init__(self, gateway: Gateway, config: Config, job: Job, step: Callable[[], int], origin: str) -> None:
+        self._gateway, self._config, self._job, self._step, self._origin = gateway, config, job, step, origin
         self.sealed: list[SealedSession] = []
+        self._lost_sandboxes = 0
 
     def began(self) -> None:
         if self._job.watcher is not None:
             self._job.watcher.begin(self._step())
 
     async def open(self, rollout_id: str, attempt_id: str) -> str:
-        job = self._job
+        job, agent = self._job, self._config.agent
         return await self._gateway.open(
             SessionSpec(
                 rollout_id=rollout_id,
@@ -66,6 +65,7 @@ class _SessionPort:
                 experts_width=job.experts_width,
                 lane=job.lane,
                 origin=self._origin,
+                events=isinstance(agent, HarnessConfig) and agent.reward == "agent",
             )
         )
 
@@ -73,10 +73,14 @@ class _SessionPort:
         self.sealed.append(await self._gateway.seal(rollout_id, attempt_id))
         return self.sealed[-1]
 
-    def may_retry(self, sealed: SealedSession, status: str) -> bool:
-        """Return True if the attempt failed in a way that `agl.failure` retries."""
-        failure = failure_of(status, bool(segments(sealed.ledger)), sealed.engine_errors)
-        return self._failure.policy(failure) == "retry"
+    def may_retry(self, sealed: SealedSession, status: str, error_type: str) -> bool:
+        """Return True if the attempt failed in a way that `agl.failure` or `agl.sandbox` retries."""
+        failure = failure_of(status, bool(segments(sealed.ledger)), sealed.engine_errors, error_type)
+        if failure == "sandbox_error":
+            self._lost_sandboxes += 1
+            return self._lost_sandboxes <= self._config.sandbox.retries
+        tries = len(self.sealed) - self._lost_sandboxes
+        return self._config.failure.policy(failure) == "retry" and tries < self._config.failure.max_attempts
 
 
 class InProcess:
@@ -142,7 +146,7 @@ class InProcess:
         self._steps.append(_Step(step, resources_id))
 
     async def execute(self, job: Job) -> Execution:
-        port = _SessionPort(self._gateway, self.config.failure, job, lambda: self._steps[-1].number, self._origin)
+        port = _SessionPort(self._gateway, self.config, job, lambda: self._steps[-1].number, self._origin)
         try:
             outcome = await self._lightning.run(
                 job.task,

@@ -70,6 +70,9 @@ class Ours:
     def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None:
         """No spans: they belong to the agents' process."""
 
+    def rewarded(self, rollout_id: str, attempt_id: str, value: float) -> None:
+        """No rewards: nobody trains."""
+
     def open(self, name: str, count: int) -> None:
         async def all_of_them() -> None:
             for number in range(count):

@@ -43,6 +43,12 @@ class Agents:
         """Return an agent that no other slot has. Raises whatever the user's class, factory or copying raises."""
         return self._spare.pop(0) if self._spare else self._make()
 
+    async def close(self) -> None:
+        """Await `aclose()` of the first agent, if it has that; it closes what all of them share."""
+        close = getattr(self.first, "aclose", None)
+        if inspect.iscoroutinefunction(close):
+            await close()
+
 
 def load_agents(obj: object) -> Agents:
     """Make agents from an agent, a function, a class or a factory.

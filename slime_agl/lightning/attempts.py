@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,8 +41,11 @@ class AttemptPort(Protocol):
         """Refuse the attempt's calls from now on; returns its sealed session. Called once, however the attempt ends."""
         ...
 
-    def may_retry(self, sealed: Any, status: str) -> bool:
-        """Return True if another attempt may follow this one, provided that its rollout has any left."""
+    def may_retry(self, sealed: Any, status: str, error_type: str) -> bool:
+        """Return True if another attempt may follow this one, provided that its rollout has any left.
+
+        error_type: class name of the agent's error, '' without one.
+        """
         ...
 
 
@@ -95,7 +99,9 @@ class RunningAttempt:
         self._stop = stop
         self._owner = owner
         self._processes, self._ends_tasks = processes, end_tasks
+        self._sealing: asyncio.Future[Any] | None = None
         self._sealed = None
+        owner.seal, owner.clock = self.seal, clock
         self.left_behind: asyncio.Task[Ended] | None = None
         self.leaked_tasks = 0
 
@@ -127,6 +133,7 @@ class RunningAttempt:
             # An unreadable or non-finite reward is the agent's failure, unless it has failed already.
             ended, rewards = Ended.by(error) if ended.status == SUCCEEDED else ended, ()
         await self._report(ended)
+        counts = Counter(self._owner.counts)
         return AttemptOutcome(
             rollout_id=self._ids[0],
             attempt_id=self._ids[1],
@@ -139,7 +146,14 @@ class RunningAttempt:
             started=started,
             ended=time.time(),
             sealed=self._sealed,
+            counts=counts,
         )
+
+    async def seal(self) -> Any:
+        """Refuse the attempt's model calls from now on; returns its sealed session. Idempotent."""
+        if self._sealing is None:
+            self._sealing = asyncio.ensure_future(self._port.seal(*self._ids))
+        return await asyncio.shield(self._sealing)
 
     async def _run_agent(self, slot: Slot, view: StoreView) -> Ended:
         try:
@@ -165,7 +179,7 @@ class RunningAttempt:
             ended = Ended(FAILED, *struck.result()) if struck.done() else _verdict(task) if task.done() else None
             struck.cancel()
             try:
-                self._sealed = await self._port.seal(*self._ids)
+                self._sealed = await self.seal()
             finally:
                 task.cancel()
         await self._wind_up(task, slot)
@@ -200,7 +214,7 @@ class RunningAttempt:
         if status == CANCELLED:
             await self._store.cancel_attempt(*self._ids)
             return
-        if self._port.may_retry(self._sealed, status):
+        if self._port.may_retry(self._sealed, status, ended.error_type or ""):
             # The store requeues only failed attempts, and an agent can succeed without a trainable turn.
             status = TIMEOUT if status == TIMEOUT else FAILED
         elif status != SUCCEEDED:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from slime_agl.credit.emitted import Emitted, Reward, last_reward
@@ -27,6 +28,7 @@ class AttemptOutcome:
     error, error_type: formatted traceback and class name of the error, None if the attempt succeeded.
     error_code: code of the refused model call behind the error, '' if there is none.
     rewards: emitted or returned by the agent, in order. spans: ordered by sequence_id.
+    counts: what the agent counted (see `own_attempt.count`).
     started, ended: seconds since the epoch. sealed: the sealed session, as the port returned it.
     """
 
@@ -41,6 +43,7 @@ class AttemptOutcome:
     ended: float
     sealed: Any = None
     error_code: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

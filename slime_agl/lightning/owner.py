@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Literal
 from weakref import WeakSet
+
+from slime_agl.lightning.clock import WorkingClock
 
 Name = tuple[str, str]
 State = Literal["running", "left_behind", "over"]
@@ -18,6 +22,8 @@ class Owner:
     state: 'running'; 'left_behind' if its agent continues after the attempt has ended; 'over'.
     started_processes: it may have started some. forks: how many of them this process forked.
     struck: completed, with an error's text and type name, when something other than its agent fails the attempt.
+    counts: what its agent counts, for the metrics of the step. seal: refuses its model calls from now on, idempotent.
+    clock: stops while the attempt is parked.
 
     Created on the event loop of the runners; `strike` may be called from any thread.
     """
@@ -28,6 +34,9 @@ class Owner:
         self.state: State = "running"
         self.started_processes = False
         self.forks = 0
+        self.counts: Counter[str] = Counter()
+        self.seal: Callable[[], Awaitable[object]] | None = None
+        self.clock: WorkingClock | None = None
         self._loop = asyncio.get_running_loop()
         self.struck: asyncio.Future[tuple[str, str]] = self._loop.create_future()
 

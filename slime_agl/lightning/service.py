@@ -117,6 +117,7 @@ class Lightning:
             self._dashboard = None
         if self._pool is not None:
             await self._pool.close()
+            await self._agents.close()
 
     async def publish(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,6 +16,8 @@ from slime_agl.trace.turn import Turn
 
 TURN_SPAN = "openai.chat.completion"
 TURN_INDEX = "slime_agl.turn.index"
+ANNOTATION = "agentlightning.annotation"
+REWARD = "agentlightning.reward"
 _BATCH = 64
 
 Item = Span | Callable[[], Span]
@@ -121,6 +124,24 @@ class RunningSpans:
             partial(turn_span, turn, ledger, tokens=self._tokens, trace_id=buffer.trace_id)
         ):
             self.dropped += 1
+
+    def rewarded(self, rollout_id: str, attempt_id: str, value: float) -> None:
+        """Record a reward that the agent posted, in order with its turns. Any thread."""
+        buffer = self.find(rollout_id, attempt_id)
+        if buffer is None or not buffer.append(partial(_reward_span, buffer, value, time.time())):
+            self.dropped += 1
+
+
+def _reward_span(buffer: SpanBuffer, value: float, moment: float) -> Span:
+    return Span.from_attributes(
+        attributes={f"{REWARD}.0.name": "primary", f"{REWARD}.0.value": value},
+        rollout_id=buffer.rollout_id,
+        attempt_id=buffer.attempt_id,
+        name=ANNOTATION,
+        trace_id=buffer.trace_id,
+        start_time=moment,
+        end_time=moment,
+    )
 
 
 def turn_span(turn: Turn, ledger: Ledger, *, tokens: bool, trace_id: str | None = None) -> Span:

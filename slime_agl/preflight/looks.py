@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from slime_agl.assemble import load_agent_of
 from slime_agl.chat.parse.reply import ReplyParser
 from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.proof.report import HIDDEN
@@ -19,7 +20,6 @@ from slime_agl.config import Config
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.executor.tasks import task_builder
-from slime_agl.host import load_object
 from slime_agl.lightning.agents import load_agent
 from slime_agl.local.engine.smollm2 import resolve_model
 from slime_agl.preflight.address import require_bindable
@@ -115,7 +115,7 @@ def _config(path: Path) -> Iterator[Finding]:
         yield Finding("config", "fail", f"{path}: {error}")
         return
     yield Finding("config", "pass", f"{path} is valid")
-    yield _checked("agl.agent", lambda: f"{config.agent} is {type(load_agent(load_object(config.agent))).__name__}")
+    yield _checked("agl.agent", lambda: f"{config.agent} is {type(load_agent(load_agent_of(config))).__name__}")
     yield _checked("agl.task", lambda: "tasks can be made" if task_builder(config.task) else "")
     yield _checked(
         "agl.reward", lambda: f"{config.reward}" if load_reward_function(config.reward) else "the agent's own"

@@ -103,6 +103,8 @@ def _named(
         path = section.get(name)
         if isinstance(path, str) and path and name not in own and options.get(name) is None:
             yield NamedByRecord(name, path, file_of(path), advice)
+    if isinstance(section.get("agent"), Mapping) and "agent" not in own and options.get("agent") is None:
+        yield NamedByRecord("agent", str(section["agent"]), "a program, run in a sandbox", "agl.agent in --config")
     row_path = (execution.row or {}).get("custom_rm_path")
     for path in (arguments.get("custom_rm_path"), row_path):
         if isinstance(path, str):

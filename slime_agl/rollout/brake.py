@@ -18,6 +18,7 @@ UNREWARDED = "no_reward"
 _ADVICE = {
     "agent_error": "mend the agent, or what it calls",
     "engine_error": "see whether the engines behind the router answer (`slime-agl doctor`)",
+    "sandbox_error": "see agl.sandbox, and whether the task's own set-up and tests work (`slime-agl tasks`)",
     "deadline": "raise agl.runners.timeout_seconds, or see what the agent waits for",
     "no_llm_call": (
         "they ended without an LLM call, so there is nothing to train on: the agent has to send its requests to the "

@@ -49,7 +49,7 @@ class Books:
             "name": name,
             "step": step,
             "run": uuid.uuid4().hex,  # tells worker files of an earlier run from those of this one
-            "agent": config.agent,
+            "agent": str(config.agent),
             "model": config.model,
             "checkpoint": str(args.hf_checkpoint),
             "stop_ids": sorted(renderer.stop_ids),

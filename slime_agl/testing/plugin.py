@@ -109,7 +109,7 @@ class RunRollout:
     ) -> Any:
         """Run `agent` on every row and return the output of `generate`.
 
-        agent: an agent, or its import path. rows: see `ListDataSource`. n_samples: executions per row. evaluation: use
+        agent: an agent, its import path, or a mapping as `agl.agent`. rows: see `ListDataSource`. n_samples: executions per row. evaluation: use
         the rows as the eval dataset `rows`. agl: further keys of the `agl:` section. overrides: further arguments of
         slime. Blocks until the step is done; in a coroutine, use `asyncio.to_thread`.
         """
@@ -117,7 +117,8 @@ class RunRollout:
         from slime_agl.testing.host import ListDataSource
         from slime_agl.testing.paths import importable
 
-        section = {"agent": self._stack.enter_context(importable(agent)), **(agl or {})}
+        named = agent if isinstance(agent, Mapping) else self._stack.enter_context(importable(agent))
+        section = {"agent": named, **(agl or {})}
         section["runners"] = {"timeout_seconds": DEADLINE_SECONDS, **section.get("runners", {})}
         given = {"rollout_batch_size": len(rows), "n_samples_per_prompt": n_samples, "agl": section}
         if evaluation:

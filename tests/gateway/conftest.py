@@ -35,10 +35,14 @@ class Notes:
     """A sink that records its calls."""
 
     turns: list[tuple[str, str, Turn]] = field(default_factory=list)
+    rewards: list[tuple[str, str, float]] = field(default_factory=list)
 
     def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None:
         assert ledger.turns[turn.index] is turn
         self.turns.append((rollout_id, attempt_id, turn))
+
+    def rewarded(self, rollout_id: str, attempt_id: str, value: float) -> None:
+        self.rewards.append((rollout_id, attempt_id, value))
 
 
 PLAN = audit(Renderer(tiny_tokenizer()))

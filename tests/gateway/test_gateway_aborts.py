@@ -79,6 +79,9 @@ class Nobody:
     def turn_committed(self, *_: Any) -> None:
         pass
 
+    def rewarded(self, *_: Any) -> None:
+        pass
+
 
 @dataclass
 class Bench:

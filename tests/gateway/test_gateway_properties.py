@@ -69,6 +69,9 @@ class Nobody:
     def turn_committed(self, *_: Any) -> None:
         pass
 
+    def rewarded(self, *_: Any) -> None:
+        pass
+
 
 # What the engine says
 

@@ -28,7 +28,7 @@ class RecordingSession:
         self.events.append(("seal", rollout_id, attempt_id))
         return f"left by {attempt_id}"
 
-    def may_retry(self, sealed: Any, status: str) -> bool:
+    def may_retry(self, sealed: Any, status: str, error_type: str) -> bool:
         return status != "succeeded"
 
 

@@ -178,7 +178,7 @@ async def test_whether_to_try_again_is_asked_of_what_the_attempt_left(bench) -> 
     asked: list[tuple[str, str]] = []
 
     class Once(RecordingSession):
-        def may_retry(self, sealed, status):
+        def may_retry(self, sealed, status, error_type):
             asked.append((sealed, status))
             return len(asked) < 2
 
@@ -212,7 +212,7 @@ async def test_a_deadline_seals_first_then_cancels(bench, mode) -> None:
         async def seal(self, rollout_id, attempt_id):
             order.append("seal")
 
-        def may_retry(self, sealed, status):
+        def may_retry(self, sealed, status, error_type):
             return False
 
     async def agent(task, llm):

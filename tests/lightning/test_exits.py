@@ -26,7 +26,7 @@ class Session:
 
     async def seal(self, rollout_id, attempt_id): ...
 
-    def may_retry(self, sealed, status):
+    def may_retry(self, sealed, status, error_type):
         return False
 
 

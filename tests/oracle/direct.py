@@ -39,6 +39,9 @@ class Nobody:
     def turn_committed(self, *_: Any) -> None:
         pass
 
+    def rewarded(self, *_: Any) -> None:
+        pass
+
 
 async def run_family(family: Family, numbers: range, seed: int, *, history: str = "append") -> Findings:
     """Run programs, eight at a time; in every other batch, clients may return after a disconnect."""

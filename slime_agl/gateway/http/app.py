@@ -13,8 +13,9 @@ from slime_agl.chat.template.renderer import Renderer
 from slime_agl.gateway.bodies import Place, check_kind, json_bytes, read_body
 from slime_agl.gateway.door import Door, presented_key
 from slime_agl.gateway.http.connections import Connection, answered
+from slime_agl.gateway.http.events import take_event
 from slime_agl.gateway.http.models import Models
-from slime_agl.gateway.http.routes import ATTEMPT, Handler, Routes, Target, expected
+from slime_agl.gateway.http.routes import ATTEMPT, EVENTS, Handler, Routes, Target, expected
 from slime_agl.gateway.protocols.anthropic.dialect import AnthropicMessages
 from slime_agl.gateway.protocols.chat import ChatCompletions
 from slime_agl.gateway.protocols.completions import Completions
@@ -24,6 +25,7 @@ from slime_agl.gateway.refusal import Refusal, sealed
 from slime_agl.gateway.sessions.calls import Call, Mark
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import Session
+from slime_agl.gateway.turn.commits import TurnSink
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +35,16 @@ CLIENT_GONE = 499
 READING = frozenset({"GET", "HEAD"})
 
 
-def build_server(sessions: Sessions, renderer: Renderer, model: str, door: Door) -> web.Server:
-    """Build the gateway's server. model: the name that `/v1/models` lists."""
-    surface = _Surface(sessions, renderer, model, door)
+def build_server(sessions: Sessions, renderer: Renderer, model: str, door: Door, sink: TurnSink) -> web.Server:
+    """Build the gateway's server. model: the name that `/v1/models` lists. sink: takes the rewards of agents."""
+    surface = _Surface(sessions, renderer, model, door, sink)
     routes = surface.routes
     for path, dialect in surface.dialects.items():
         routes.add("POST", ATTEMPT + path, surface.turns(dialect))
     routes.add("POST", ATTEMPT + "/messages/count_tokens", surface.count_tokens)
     routes.add("GET", ATTEMPT + "/responses/{name}", surface.response)
     routes.add("DELETE", ATTEMPT + "/responses/{name}", surface.forget_response)
+    routes.add("POST", ATTEMPT + EVENTS, surface.event)
     routes.add("GET", ATTEMPT + "/models", surface.models)
     routes.add("GET", ATTEMPT + "/models/{name}", surface.model)
     routes.add("GET", "/v1/models", surface.all_models)
@@ -53,8 +56,8 @@ def build_server(sessions: Sessions, renderer: Renderer, model: str, door: Door)
 class _Surface:
     """The handlers."""
 
-    def __init__(self, sessions: Sessions, renderer: Renderer, model: str, door: Door) -> None:
-        self._sessions, self._models, self._door = sessions, Models(model), door
+    def __init__(self, sessions: Sessions, renderer: Renderer, model: str, door: Door, sink: TurnSink) -> None:
+        self._sessions, self._models, self._door, self._sink = sessions, Models(model), door, sink
         self._openai = ChatCompletions(model, renderer.token_bytes)
         self._anthropic = AnthropicMessages(model)
         self.routes = Routes()
@@ -167,6 +170,16 @@ class _Surface:
             raise session.overflowed(session.bounds.too_large(limit + 1, limit > session.bounds.body))
         session.bounds.check_structure(raw)
         return raw
+
+    async def event(self, request: web.BaseRequest, target: Target) -> web.Response:
+        session = self._enter(request, target)
+        expected, limit = await self._size(request, session)
+        place = Place(session.served, expected)
+        await place.enter()
+        try:
+            return _json(take_event(session, _parsed(await self._body(request, session, limit, place)), self._sink))
+        finally:
+            place.leave()
 
     async def response(self, request: web.BaseRequest, target: Target) -> web.Response:
         return _json(stored_response(self._enter(request, target).stored, target.name).body)

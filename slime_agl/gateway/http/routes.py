@@ -17,6 +17,7 @@ from slime_agl.gateway.refusal import Refusal
 # Prefix of a path that belongs to an attempt.
 ATTEMPT = "/rollout/{rollout_id}/attempt/{attempt_id}/v1"
 NAME = "/{name}"
+EVENTS = "/events"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 

@@ -152,7 +152,7 @@ class Gateway:
         self._stack.callback(maker.close)
         self._sessions = Sessions(maker, parts.engine, keys_required=_keys_required(config))
         server = self._server = build_server(
-            self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url)
+            self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url), parts.sink
         )
         runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()

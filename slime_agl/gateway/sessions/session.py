@@ -89,6 +89,7 @@ class SessionSpec:
     experts_width: routed experts per token if they are replayed, else None.
     lane: sessions of one lane are parked and resumed together.
     origin: leads the ids of its engine requests, so that all requests of one process can be aborted together.
+    events: the agent may post events, a reward among them.
     """
 
     rollout_id: str
@@ -100,6 +101,7 @@ class SessionSpec:
     experts_width: int | None = None
     lane: str = ""
     origin: str = ""
+    events: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

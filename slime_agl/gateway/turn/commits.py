@@ -36,6 +36,10 @@ class TurnSink(Protocol):
 
     def turn_committed(self, rollout_id: str, attempt_id: str, turn: Turn, ledger: Ledger) -> None: ...
 
+    def rewarded(self, rollout_id: str, attempt_id: str, value: float) -> None:
+        """The agent posted a reward. value: finite."""
+        ...
+
 
 class Committer:
     """Commits drafts of any session."""

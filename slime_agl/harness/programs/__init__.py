@@ -1,0 +1,1 @@
+"""The harnesses, a module each."""

@@ -1,0 +1,166 @@
+"""A command as the agent: phases, verdicts and rewards, without any program from a registry."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from slime_agl.errors import AgentError
+from tests.conftest import flat
+from tests.harness.doubles import FolderBackend
+
+CALL = """\
+import json, os, sys, urllib.request
+def post(url, body):
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["AGL_KEY"]}
+    return json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)))
+def ask(text="hi"):
+    body = {"model": os.environ["AGL_MODEL"], "messages": [{"role": "user", "content": text}]}
+    return post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)["choices"][0]["message"]["content"]
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path):
+    """`program(code)`: the command that runs Python code with `ask` and `post`."""
+
+    def command(code: str) -> str:
+        path = tmp_path / "program.py"
+        path.write_text(CALL + code)
+        return f"{sys.executable} -I -S {path}"
+
+    return command
+
+
+SOLVE = "ask()\nopen('answer.txt', 'w').write('42')\nos.remove('wrong.txt')\n"
+
+
+def test_the_work_of_a_command_is_graded_in_another_sandbox(run_harness, program, fake_sglang, row):
+    fake_sglang.say("ok")
+    output = run_harness({"command": program(SOLVE)}, [row])
+    assert [sample.reward for sample in flat(output.samples)] == [1.0]
+    made = FolderBackend.latest
+    assert [box.spec.network for box in made.boxes] == ["gateway", "none"]
+    assert made.boxes[0].spec.endpoint.startswith("http://127.0.0.1:") and made.boxes[1].spec.endpoint == ""
+    assert not any(box.root.exists() for box in made.boxes)
+    seconds = {name.rpartition("/")[2] for name in output.metrics if "/harness/seconds/" in name}
+    assert seconds == {"create", "install", "run", "seal", "collect", "grade"}
+
+
+def test_wrong_work_is_rewarded_with_what_the_tests_say(run_harness, program, fake_sglang, row):
+    fake_sglang.say("ok")
+    output = run_harness({"command": program("ask()\nopen('answer.txt', 'w').write('41')\n")}, [row])
+    assert [sample.reward for sample in flat(output.samples)] == [0.0]
+
+
+def test_a_harbor_task_is_named_by_a_row(run_harness, program, fake_sglang, harbor):
+    fake_sglang.say("ok")
+    rows = [{"prompt": "see the task", "metadata": {"task": "answer"}}]
+    output = run_harness({"command": program(SOLVE)}, rows, tasks={"harbor": str(harbor)})
+    assert [sample.reward for sample in flat(output.samples)] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("code", "reward", "counted"),
+    [
+        ("ask()\n", 0.0, "no_diff"),
+        (SOLVE + "sys.exit(3)\n", 1.0, "exits/exit_3"),
+        (SOLVE + "import time\ntime.sleep(600)\n", 1.0, "timeouts"),
+    ],
+)
+def test_what_befalls_a_program_is_counted_and_its_work_graded(
+    run_harness, program, fake_sglang, row, code, reward, counted
+):
+    fake_sglang.say("ok")
+    output = run_harness({"command": program(code), "timeout_seconds": 4}, [row])
+    assert [sample.reward for sample in flat(output.samples)] == [reward]
+    assert output.metrics[f"rollout/agl/harness/{counted}"] == 1
+    # Nothing was changed, so nothing was graded.
+    assert len(FolderBackend.latest.boxes) == (1 if counted == "no_diff" else 2)
+
+
+def test_a_failure_of_the_policy_can_be_made_an_error_of_the_agent(run_harness, program, fake_sglang, row):
+    fake_sglang.answer_with(lambda request: "ok")
+    agent = {"command": program(SOLVE + "print('last words')\nsys.exit(3)\n"), "on_exit": "fail"}
+    with pytest.raises(AgentError, match="status 3"):
+        run_harness(agent, [row], failure={"stall_groups": 1, "stall_seconds": 0})
+
+
+def test_a_sandbox_that_cannot_be_created_is_tried_again_and_never_a_reward_of_0(
+    run_harness, program, fake_sglang, row, monkeypatch
+):
+    fake_sglang.say("ok")
+    make = FolderBackend.__init__
+    monkeypatch.setattr(FolderBackend, "__init__", lambda self: (make(self), self.faults.update(create="no disk"))[0])
+    sandbox = {"backend": "tests.harness.doubles:FolderBackend", "retries": 1}
+    output = run_harness({"command": program(SOLVE)}, [row], sandbox=sandbox)
+    assert [sample.reward for sample in flat(output.samples)] == [1.0]
+    assert len(FolderBackend.latest.boxes) == 3
+
+
+def test_a_sandbox_that_stays_broken_is_a_failure_of_its_own(run_harness, program, row, monkeypatch):
+    class Broken(FolderBackend):
+        def sandbox(self, spec):
+            self.faults["create"] = "no disk"
+            return super().sandbox(spec)
+
+    monkeypatch.setattr("tests.harness.doubles.FolderBackend", Broken)
+    with pytest.raises(AgentError, match="sandbox_error"):
+        run_harness({"command": program(SOLVE)}, [row], failure={"stall_groups": 1, "stall_seconds": 0})
+
+
+def test_a_program_that_is_missing_is_the_sandboxs_failure(run_harness, row):
+    with pytest.raises(AgentError, match="not found"):
+        run_harness({"command": "no-such-program"}, [row], failure={"stall_groups": 1, "stall_seconds": 0})
+
+
+def test_tests_that_leave_no_reward_mask_the_execution(run_harness, program, fake_sglang, row):
+    fake_sglang.answer_with(lambda request: "ok")
+    row["metadata"]["tests"] = "echo crashed; exit 1\n"
+    with pytest.raises(AgentError, match=r"left no /logs/verifier/reward\.txt"):
+        run_harness({"command": program(SOLVE)}, [row], failure={"stall_groups": 1, "stall_seconds": 0})
+
+
+def test_an_agent_of_agent_lightning_1_posts_its_reward(run_harness, program, fake_sglang, row):
+    fake_sglang.say("ok")
+    code = (
+        "assert json.loads(os.environ['AGL_INPUT'])['prompt'] == os.environ['QUESTION']\n"
+        "assert os.environ['AGL_OPENAI_BASE_URL'] == os.environ['OPENAI_BASE_URL']\n"
+        "ask()\n"
+        "done = post(os.environ['AGL_EVENT_URL'], {'event_type': 'reward', 'data': {'value': 0.25}})\n"
+        "assert done['event_type'] == 'reward' and done['data'] == {'value': 0.25}, done\n"
+    )
+    output = run_harness({"command": program(code), "reward": "agent", "env": {"QUESTION": "prompt"}}, [row])
+    assert [sample.reward for sample in flat(output.samples)] == [0.25]
+    assert output.metrics["rollout/agl/posted_rewards"] == 1
+
+
+def test_an_agent_that_is_graded_cannot_post_a_reward(run_harness, program, fake_sglang, row):
+    fake_sglang.say("ok")
+    code = (
+        "import urllib.error\nask()\nassert 'AGL_EVENT_URL' not in os.environ\n"
+        "try:\n    post(os.environ['OPENAI_BASE_URL'] + '/events', {'event_type': 'reward', 'data': {'value': 1}})\n"
+        "except urllib.error.HTTPError as error:\n    open('status', 'w').write(str(error.code))\n"
+    )
+    row["metadata"]["tests"] = 'cp "$SANDBOX_ROOT/app/status" "$SANDBOX_ROOT/logs/verifier/reward.txt"\n'
+    output = run_harness({"command": program(code)}, [row])
+    assert [sample.reward for sample in flat(output.samples)] == [403.0]
+
+
+def test_calls_during_grading_are_refused(run_harness, program, fake_sglang, row, tmp_path):
+    fake_sglang.answer_with(lambda request: "ok")
+    env = tmp_path / "env.json"
+    late = tmp_path / "late.py"
+    late.write_text(
+        CALL + "import urllib.error\n"
+        f"os.environ.update(json.load(open({str(env)!r})))\n"
+        "try:\n    ask()\n    print(200)\nexcept urllib.error.HTTPError as error:\n    print(error.code)\n"
+    )
+    code = f"ask()\njson.dump(dict(os.environ), open({str(env)!r}, 'w'))\nopen('answer.txt', 'w').write('42')\n"
+    row["metadata"]["tests"] = f'{sys.executable} -I -S {late} > "$SANDBOX_ROOT/logs/verifier/reward.txt"\n'
+    output = run_harness({"command": program(code)}, [row])
+    assert [sample.reward for sample in flat(output.samples)] == [409.0]
+    assert len(fake_sglang.requests) == 1 and json.loads(env.read_text())["AGL_KEY"].startswith("sk-agl-")
