@@ -6,6 +6,7 @@ import atexit
 import dataclasses
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,18 @@ from slime_agl.chat.template.images import Vision
 from slime_agl.chat.template.loader import load_tokenizer, stop_ids_of, vocab_size_of
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config
+from slime_agl.config.harness import HarnessConfig
 from slime_agl.engine.base import Engine, Replay
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError
 from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.harness.agent import Harness
-from slime_agl.harness.backends import make_backend
-from slime_agl.harness_config import HarnessConfig
 from slime_agl.host import RolloutArgs, load_object, load_processor, where
 from slime_agl.in_process import InProcess
 from slime_agl.lightning.service import Lightning
 from slime_agl.runtime import Runtime
+from slime_agl.sandbox.backends import open_backend
+from slime_agl.sandbox.reach import Serving
 from slime_agl.workers.build import make_fleet
 from slime_agl.workers.importable import require_portable
 
@@ -67,8 +69,10 @@ def make_plan(renderer: Renderer, checkpoint: str) -> TemplateAudit:
     return plan
 
 
-def load_agent_of(config: Config) -> Any:
+def load_agent_of(config: Config, serving: Callable[[], Serving | None] = lambda: None) -> Any:
     """The agent of a configuration: what its import path names, or a harness.
+
+    serving: the gateway, once it runs.
 
     Raises:
         ConfigError: the path leads nowhere; the harness or the backend of its sandboxes is unknown.
@@ -76,7 +80,7 @@ def load_agent_of(config: Config) -> Any:
     if isinstance(config.agent, str):
         return load_object(config.agent, key="agl.agent")
     return Harness(
-        sandbox=lambda: make_backend(config.sandbox),
+        sandbox=lambda: open_backend(config.sandbox, serving()),
         tasks=None if config.tasks.harbor is None else Path(config.tasks.harbor).resolve(),
         retries=config.sandbox.retries,
         zero_reward=config.failure.negative_reward,

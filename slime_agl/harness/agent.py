@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from slime_agl.config.harness import Ending, HarnessConfig
 from slime_agl.errors import AgentError, ConfigError
 from slime_agl.harness.catalog import program_of
 from slime_agl.harness.environment import Access
@@ -20,7 +21,6 @@ from slime_agl.harness.install import Installer
 from slime_agl.harness.phases import Phases, Tell
 from slime_agl.harness.run import Order, Ran, grade_again, run_program
 from slime_agl.harness.task import Task, task_of
-from slime_agl.harness_config import Ending, HarnessConfig
 from slime_agl.lightning import own_attempt
 from slime_agl.lightning._agl import LLM, LitAgent, ProxyLLM
 from slime_agl.sandbox.protocol import Backend

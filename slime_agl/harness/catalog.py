@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from slime_agl.config.harness import HarnessConfig
 from slime_agl.errors import ConfigError, closest
 from slime_agl.harness.program import Program
 from slime_agl.harness.programs import claude_code, codex, mini_swe_agent, opencode, qwen_code
-from slime_agl.harness_config import HarnessConfig
 
 PROGRAMS = {module.PROGRAM.name: module.PROGRAM for module in (claude_code, codex, opencode, qwen_code, mini_swe_agent)}
 

@@ -109,9 +109,9 @@ class RunRollout:
     ) -> Any:
         """Run `agent` on every row and return the output of `generate`.
 
-        agent: an agent, its import path, or a mapping as `agl.agent`. rows: see `ListDataSource`. n_samples: executions per row. evaluation: use
-        the rows as the eval dataset `rows`. agl: further keys of the `agl:` section. overrides: further arguments of
-        slime. Blocks until the step is done; in a coroutine, use `asyncio.to_thread`.
+        agent: an agent, its import path, or a mapping as `agl.agent`. rows: see `ListDataSource`. n_samples: executions
+        per row. evaluation: use the rows as the eval dataset `rows`. agl: further keys of the `agl:` section.
+        overrides: further arguments of slime. Blocks until the step is done; in a coroutine, use `asyncio.to_thread`.
         """
         from slime_agl.rollout import generate
         from slime_agl.testing.host import ListDataSource

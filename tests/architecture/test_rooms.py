@@ -15,7 +15,6 @@ PACKAGE = ROOT / "slime_agl"
 # From the bottom up. A room imports from rooms below its own line, never from its own line or above.
 LAYERS = (
     {"errors"},
-    {"harness_config"},
     {"config", "loops", "lru", "outstanding"},
     {"trace"},
     {"record"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from slime_agl import assemble
+from slime_agl.sandbox.backends import open_backend
 from slime_agl.testing.tokenizer import tool_call_text
+from tests.harness.doubles import Watched
 
 TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 TOOLS = re.compile(r'"function": \{"name": "([\w.-]+)"')
@@ -71,16 +73,25 @@ def scripted(fake_sglang: Any) -> Callable[..., None]:
 
 
 @pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
+    """The backends that runtimes open, in order."""
+    opened: list[Watched] = []
+
+    def watch(*given: Any) -> Watched:
+        opened.append(Watched(open_backend(*given)))
+        return opened[-1]
+
+    monkeypatch.setattr(assemble, "open_backend", watch)
+    return opened
+
+
+@pytest.fixture
 def run_harness(run_rollout: Any) -> Callable[..., Any]:
     """`run_harness(agent, rows, **sections)`: one step of rollouts with `agl.agent` a mapping."""
 
     def run(agent: dict[str, Any], rows: Sequence[Any], *, n_samples: int = 1, **sections: Any) -> Any:
-        section = {"sandbox": {"backend": "tests.harness.doubles:FolderBackend", "retries": 0}, **sections}
+        section = {"sandbox": {"backend": "local", "retries": 0}, **sections}
         more = {"rollout_max_response_len": 4096, "rollout_max_context_len": 200_000}
         return run_rollout(agent, rows, agl=section, n_samples=n_samples, **more)
 
     return run
-
-
-def spans_of(output: Any) -> list[dict[str, Any]]:
-    return [json.loads(json.dumps(sample.metadata)) for group in output.samples for sample in group]

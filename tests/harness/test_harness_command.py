@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from slime_agl.errors import AgentError
 from tests.conftest import flat
-from tests.harness.doubles import FolderBackend
+from tests.harness.doubles import Watched
 
 CALL = """\
 import json, os, sys, urllib.request
@@ -38,14 +40,14 @@ def program(tmp_path: Path):
 SOLVE = "ask()\nopen('answer.txt', 'w').write('42')\nos.remove('wrong.txt')\n"
 
 
-def test_the_work_of_a_command_is_graded_in_another_sandbox(run_harness, program, fake_sglang, row):
+def test_the_work_of_a_command_is_graded_in_another_sandbox(run_harness, program, fake_sglang, row, watched):
     fake_sglang.say("ok")
     output = run_harness({"command": program(SOLVE)}, [row])
     assert [sample.reward for sample in flat(output.samples)] == [1.0]
-    made = FolderBackend.latest
-    assert [box.spec.network for box in made.boxes] == ["gateway", "none"]
-    assert made.boxes[0].spec.endpoint.startswith("http://127.0.0.1:") and made.boxes[1].spec.endpoint == ""
-    assert not any(box.root.exists() for box in made.boxes)
+    agents, graders = watched[0].specs
+    assert (agents.network, graders.network) == ("gateway", "none")
+    assert agents.endpoint.startswith("http://127.0.0.1:") and graders.endpoint == ""
+    assert not watched[0].backend.open
     seconds = {name.rpartition("/")[2] for name in output.metrics if "/harness/seconds/" in name}
     assert seconds == {"create", "install", "run", "seal", "collect", "grade"}
 
@@ -72,14 +74,14 @@ def test_a_harbor_task_is_named_by_a_row(run_harness, program, fake_sglang, harb
     ],
 )
 def test_what_befalls_a_program_is_counted_and_its_work_graded(
-    run_harness, program, fake_sglang, row, code, reward, counted
+    run_harness, program, fake_sglang, row, watched, code, reward, counted
 ):
     fake_sglang.say("ok")
     output = run_harness({"command": program(code), "timeout_seconds": 4}, [row])
     assert [sample.reward for sample in flat(output.samples)] == [reward]
     assert output.metrics[f"rollout/agl/harness/{counted}"] == 1
     # Nothing was changed, so nothing was graded.
-    assert len(FolderBackend.latest.boxes) == (1 if counted == "no_diff" else 2)
+    assert len(watched[0].specs) == (1 if counted == "no_diff" else 2)
 
 
 def test_a_failure_of_the_policy_can_be_made_an_error_of_the_agent(run_harness, program, fake_sglang, row):
@@ -89,27 +91,23 @@ def test_a_failure_of_the_policy_can_be_made_an_error_of_the_agent(run_harness, 
         run_harness(agent, [row], failure={"stall_groups": 1, "stall_seconds": 0})
 
 
+@pytest.mark.parametrize("broken", [1, 99])
 def test_a_sandbox_that_cannot_be_created_is_tried_again_and_never_a_reward_of_0(
-    run_harness, program, fake_sglang, row, monkeypatch
+    run_harness, program, fake_sglang, row, watched, monkeypatch, broken
 ):
-    fake_sglang.say("ok")
-    make = FolderBackend.__init__
-    monkeypatch.setattr(FolderBackend, "__init__", lambda self: (make(self), self.faults.update(create="no disk"))[0])
-    sandbox = {"backend": "tests.harness.doubles:FolderBackend", "retries": 1}
-    output = run_harness({"command": program(SOLVE)}, [row], sandbox=sandbox)
-    assert [sample.reward for sample in flat(output.samples)] == [1.0]
-    assert len(FolderBackend.latest.boxes) == 3
-
-
-def test_a_sandbox_that_stays_broken_is_a_failure_of_its_own(run_harness, program, row, monkeypatch):
-    class Broken(FolderBackend):
-        def sandbox(self, spec):
-            self.faults["create"] = "no disk"
-            return super().sandbox(spec)
-
-    monkeypatch.setattr("tests.harness.doubles.FolderBackend", Broken)
-    with pytest.raises(AgentError, match="sandbox_error"):
-        run_harness({"command": program(SOLVE)}, [row], failure={"stall_groups": 1, "stall_seconds": 0})
+    fake_sglang.answer_with(lambda request: "ok")
+    make = Watched.__init__
+    monkeypatch.setattr(
+        Watched, "__init__", lambda self, backend: (make(self, backend), setattr(self, "broken", broken))[0]
+    )
+    given = {"sandbox": {"backend": "local", "retries": 1}, "failure": {"stall_groups": 1, "stall_seconds": 0}}
+    if broken == 1:
+        output = run_harness({"command": program(SOLVE)}, [row], **given)
+        assert [sample.reward for sample in flat(output.samples)] == [1.0]
+        assert len(watched[0].specs) == 3
+    else:
+        with pytest.raises(AgentError, match="sandbox_error"):
+            run_harness({"command": program(SOLVE)}, [row], **given)
 
 
 def test_a_program_that_is_missing_is_the_sandboxs_failure(run_harness, row):
@@ -150,17 +148,24 @@ def test_an_agent_that_is_graded_cannot_post_a_reward(run_harness, program, fake
     assert [sample.reward for sample in flat(output.samples)] == [403.0]
 
 
-def test_calls_during_grading_are_refused(run_harness, program, fake_sglang, row, tmp_path):
+def test_calls_during_grading_are_refused(run_harness, program, fake_sglang, row, watched, monkeypatch, tmp_path):
     fake_sglang.answer_with(lambda request: "ok")
-    env = tmp_path / "env.json"
-    late = tmp_path / "late.py"
-    late.write_text(
-        CALL + "import urllib.error\n"
-        f"os.environ.update(json.load(open({str(env)!r})))\n"
-        "try:\n    ask()\n    print(200)\nexcept urllib.error.HTTPError as error:\n    print(error.code)\n"
-    )
-    code = f"ask()\njson.dump(dict(os.environ), open({str(env)!r}, 'w'))\nopen('answer.txt', 'w').write('42')\n"
-    row["metadata"]["tests"] = f'{sys.executable} -I -S {late} > "$SANDBOX_ROOT/logs/verifier/reward.txt"\n'
+    env, statuses = tmp_path / "env.json", []
+    create = Watched.sandbox
+
+    def call_first(self, spec):
+        if spec.network == "none":
+            given = json.loads(env.read_text())
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {given['AGL_KEY']}"}
+            body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "hi"}]}).encode()
+            request = urllib.request.Request(f"{given['OPENAI_BASE_URL']}/chat/completions", body, headers)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request)
+            statuses.append(refused.value.code)
+        return create(self, spec)
+
+    monkeypatch.setattr(Watched, "sandbox", call_first)
+    code = SOLVE + f"json.dump(dict(os.environ), open({str(env)!r}, 'w'))\n"
     output = run_harness({"command": program(code)}, [row])
-    assert [sample.reward for sample in flat(output.samples)] == [409.0]
-    assert len(fake_sglang.requests) == 1 and json.loads(env.read_text())["AGL_KEY"].startswith("sk-agl-")
+    assert statuses == [409] and [sample.reward for sample in flat(output.samples)] == [1.0]
+    assert output.metrics["rollout/agl/late_requests"] == 1

@@ -1,26 +1,13 @@
-"""Settings of programs as agents and of their tasks; and what every setting is made of."""
+"""The keys of `agl.agent`, where it is a mapping, and of `agl.tasks`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
+from slime_agl.config.keys import key
 from slime_agl.errors import ConfigError
-
-
-def at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise ConfigError(f"{name} is {value}, it must be at least {least}")
-
-
-def key(default: Any, text: str, *, mapping: type | None = None) -> Any:
-    """A configuration field with its default and its documentation. mapping: class of a mapping in its place."""
-    metadata = {"help": text, "mapping": mapping}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata)
-
 
 Ending = Literal["grade", "zero", "fail"]
 

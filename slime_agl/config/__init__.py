@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from slime_agl.config.harness import HarnessConfig, TasksConfig
+from slime_agl.config.keys import at_least, key
+from slime_agl.config.sandbox import SandboxConfig
 from slime_agl.errors import ConfigError, closest
-from slime_agl.harness_config import HarnessConfig, TasksConfig, at_least, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,6 @@ class GatewayConfig:
             raise ConfigError(f"agl.gateway.port is {self.port}, it must lie between 0 (any free port) and 65535")
         if self.public_url is not None and not self.public_url.startswith(("http://", "https://")):
             raise ConfigError(f"agl.gateway.public_url is {self.public_url!r}, it must start with http:// or https://")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxConfig:
-    backend: str = key("local", "where harnesses run")
-    retries: int = key(2, "retries after an infrastructure failure")
 
 
 Policy = Literal["retry", "mask", "negative"]
@@ -225,12 +221,12 @@ class Config:
     )
     runners: RunnersConfig = RunnersConfig()
     gateway: GatewayConfig = GatewayConfig()
-    sandbox: SandboxConfig = SandboxConfig()
     tasks: TasksConfig = TasksConfig()
     credit: CreditConfig = CreditConfig()
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()
     workers: WorkersConfig = WorkersConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     record_dir: str | None = key(None, "directory for one file per step with every execution and its tokens")
     resume: Literal["whole", "position"] = key(
         "whole",
