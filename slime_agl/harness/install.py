@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 from slime_agl.errors import SandboxError
@@ -66,6 +67,8 @@ class Installer:
     def _install(self, program: Program) -> Installed:
         if not program.registry:
             return Installed()
+        if _in_this_environment(program):
+            return Installed(str(Path(sys.prefix) / "bin"), _mounts(Path(sys.prefix), Path(sys.base_prefix)))
         place = self._cache / f"{program.name}-{program.version}"
         self._cache.mkdir(parents=True, exist_ok=True)
         with (self._cache / f"{place.name}.lock").open("w") as lock:
@@ -147,3 +150,20 @@ def _home_of(name: str) -> Path:
 def _mounts(*folders: Path) -> dict[str, Path]:
     """Folders under their own paths; those of the system are there already."""
     return {str(folder): folder for folder in folders if Path("/usr") not in (folder, *folder.parents)}
+
+
+def installed_here(program: Program, cache: Path | None = None) -> bool:
+    """Return True if a program needs no download to run on this machine."""
+    place = (cache or cache_folder()) / f"{program.name}-{program.version}"
+    return not program.registry or _in_this_environment(program) or (place / STAMP).is_file()
+
+
+def _in_this_environment(program: Program) -> bool:
+    """Return True if the Python environment of this process has the program, in its version."""
+    if program.registry != "pip" or not (Path(sys.prefix) / "bin" / program.executable).is_file():
+        return False
+    name = program.packages[0].partition("==")[0]
+    try:
+        return metadata.version(name) == program.version
+    except metadata.PackageNotFoundError:
+        return False

@@ -14,11 +14,19 @@ OURS = frozenset({*NOT_RUN.values(), "configuration"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellTool:
-    """The program's tool that runs a shell command, for scripted answers. more: its other required arguments."""
+    """The program's tool that runs a shell command, for scripted answers.
+
+    more: its other required arguments. last: the command that ends its work, '' if an answer without a call does.
+    """
 
     name: str
     command: str = "command"
     more: Mapping[str, object] = field(default_factory=dict)
+    last: str = ""
+
+    def arguments(self, command: str) -> dict[str, object]:
+        """The arguments of a call that runs a command."""
+        return {self.command: command, **self.more}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,10 +60,10 @@ def scripted(fake_sglang: Any) -> Callable[..., None]:
             number = sum(role == "assistant" for role, _ in said)
             if not TOOLS.search(request.text):
                 return "A side call."
-            if number >= len(commands):
+            steps = [*commands, *([program.shell.last] if program.shell.last else [])]
+            if number >= len(steps):
                 return "Done."
-            shell = program.shell
-            call = tool_call_text(shell.name, {shell.command: commands[number], **shell.more})
+            call = tool_call_text(program.shell.name, program.shell.arguments(steps[number]))
             return f"Step {number}.\n{call}"
 
         fake_sglang.context_length = 200_000

@@ -162,6 +162,7 @@ def test_calls_during_grading_are_refused(run_harness, program, fake_sglang, row
             with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(request)
             statuses.append(refused.value.code)
+            refused.value.close()
         return create(self, spec)
 
     monkeypatch.setattr(Watched, "sandbox", call_first)

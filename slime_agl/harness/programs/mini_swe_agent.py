@@ -20,5 +20,5 @@ PROGRAM = Program(
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it downloads a price list
     },
     exits={1: "error", 2: "configuration"},
-    shell=ShellTool(name="bash"),
+    shell=ShellTool(name="bash", last="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
 )

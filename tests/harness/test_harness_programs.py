@@ -1,0 +1,52 @@
+"""The real programs against the gateway: four turns, tool calls that change files, and the reward of the tests.
+
+One that is not installed is skipped by its name: `python -m slime_agl.harness NAME` installs it.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from slime_agl.harness.catalog import PROGRAMS
+from slime_agl.harness.install import installed_here
+from slime_agl.sandbox.backends import NAMES
+from tests.conftest import flat
+
+COMMANDS = ("ls", "echo 42 > answer.txt", "rm wrong.txt")
+BACKENDS = [name for name in ("local", "bwrap") if name in NAMES]
+
+
+def require(name: str, backend: str) -> None:
+    if not installed_here(PROGRAMS[name]):
+        pytest.skip(f"{name} {PROGRAMS[name].version} is not installed: python -m slime_agl.harness {name}")
+    if backend == "bwrap" and shutil.which("bwrap") is None:
+        pytest.skip("bwrap is not installed")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_works_on_a_task_and_every_token_is_the_engines(
+    run_harness, scripted, fake_sglang, token_exact, row, name, backend
+):
+    require(name, backend)
+    scripted(PROGRAMS[name], COMMANDS)
+    output = run_harness({"harness": name, "timeout_seconds": 100}, [row], sandbox={"backend": backend})
+    samples = flat(output.samples)
+    assert [sample.reward for sample in samples] == [1.0] * len(samples)
+    assert token_exact(fake_sglang, output.samples) == output.metrics["rollout/agl/trained_tokens"] > 0
+    assert output.metrics["rollout/agl/turns_per_execution"] >= 4
+    assert len(samples) == 1 and "rollout/agl/forks/new_conversation" not in output.metrics
+    assert not [name for name in output.metrics if "refused" in name]
+
+
+def test_executions_of_one_program_do_not_meet(run_harness, scripted, fake_sglang, token_exact, row):
+    name = next((name for name in PROGRAMS if installed_here(PROGRAMS[name])), None)
+    if name is None:
+        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed")
+    scripted(PROGRAMS[name], COMMANDS)
+    output = run_harness({"harness": name, "timeout_seconds": 100}, [row], n_samples=4)
+    assert [sample.reward for sample in flat(output.samples)] == [1.0] * 4
+    assert token_exact(fake_sglang, output.samples) > 0
+    assert len({sample.rollout_id for sample in flat(output.samples)}) == 4
