@@ -141,13 +141,15 @@ class Bench:
 async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
     benches: list[Bench] = []
 
-    def make(policy: str = "trainer", history: str = "append", url: str = "", **config: Any) -> Bench:
-        renderer = Renderer(fake_sglang.tokenizer)
+    def make(
+        policy: str = "trainer", history: str = "append", url: str = "", template: str = "", **config: Any
+    ) -> Bench:
+        renderer = Renderer(fake_sglang.tokenizer, chat_template=template or None)
         notes = Notes()
         parts = GatewayParts(
             engine=RouterEngine(url or fake_sglang.url),
             renderer=renderer,
-            delta=DeltaEncoder(renderer, PLAN, history=history),
+            delta=DeltaEncoder(renderer, audit(renderer) if template else PLAN, history=history),
             parser=ReplyParser(renderer),
             sink=notes,
             model="policy",

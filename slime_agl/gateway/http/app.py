@@ -208,7 +208,7 @@ class _Surface:
 
     async def metrics(self, request: web.BaseRequest, target: Target) -> web.Response:
         values = {"open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}
-        values |= {f"{name}_total": count for name, count in sorted(self._sessions.counters.items())}
+        values |= {_series(name): count for name, count in sorted(self._sessions.counters.items())}
         return web.Response(text="".join(f"slime_agl_gateway_{name} {value}\n" for name, value in values.items()))
 
     def _enter(self, request: web.BaseRequest, target: Target) -> Session:
@@ -250,6 +250,12 @@ def _failed(request: web.BaseRequest, error: Exception) -> Refusal:
     """Log the traceback; return a 500 that the agent should not retry."""
     logger.error("a request to %r failed", request.path, exc_info=error)
     return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
+
+
+def _series(counter: str) -> str:
+    """The Prometheus name of a counter; what follows its slash is a label."""
+    name, slash, label = counter.partition("/")
+    return f'{name}_total{{name="{label}"}}' if slash else f"{name}_total"
 
 
 def _parsed(raw: bytes) -> object:

@@ -173,6 +173,7 @@ def _node(turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Nod
         last_id=last,
         unfinished=unfinished,
         turn_id=turn.turn_id,
+        shown=prompt.shown,
     )
 
 

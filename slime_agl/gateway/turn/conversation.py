@@ -22,6 +22,7 @@ class Node:
 
     unfinished: the length limit cut the turn within its text, so that it can be resumed.
     echo: the reply as the agent last sent it back, if it differs from ours. turn_id: the answer's id.
+    shown: `added`, normalised, as the template was given it; None if that is as sent.
     """
 
     index: int
@@ -33,6 +34,7 @@ class Node:
     last_id: int | None
     unfinished: bool = False
     turn_id: str = ""
+    shown: tuple[Message, ...] | None = None
     children: list[Node] = field(default_factory=list)
     echo: Message | None = None
 
@@ -64,7 +66,7 @@ class Context(Sequence[Message]):
         self._all: list[Message] | None = None
 
     def __len__(self) -> int:
-        return sum(len(node.added) for node in self._path) + len(self._path) - 1
+        return sum(len(node.added if node.shown is None else node.shown) for node in self._path) + len(self._path) - 1
 
     @overload
     def __getitem__(self, at: int) -> Message: ...
@@ -73,7 +75,10 @@ class Context(Sequence[Message]):
     def __getitem__(self, at: slice) -> Sequence[Message]: ...
 
     def __getitem__(self, at: int | slice) -> Message | Sequence[Message]:
-        return normalise(list(self._path[0].added[:1]))[0] if at == 0 else self._made()[at]
+        if at != 0:
+            return self._made()[at]
+        root = self._path[0]
+        return normalise(list(root.added[:1]))[0] if root.shown is None else root.shown[0]
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._made())
@@ -82,7 +87,7 @@ class Context(Sequence[Message]):
         if self._all is None:
             self._all = []
             for node in self._path:
-                self._all.extend(normalise(list(node.added)))
+                self._all.extend(normalise(list(node.added)) if node.shown is None else node.shown)
                 if node is not self._path[-1]:
                     self._all.append(reply_message(node.reply))
         return self._all
