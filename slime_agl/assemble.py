@@ -104,7 +104,7 @@ def make_runtime(
         ConfigError, TemplateError: a part cannot be made from this configuration.
     """
     lightning = Lightning(
-        load_agent_of(config),
+        load_agent_of(config, lambda: gateway),
         mode=config.runners.mode,
         max_concurrency=config.runners.max_concurrency or args.concurrency,
         timeout_seconds=config.runners.timeout_seconds,

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 PACKAGE = "slime_agl.sandbox.inside"
 INSIDE = Path(__file__).parent / "inside"
-USER_HOME = "/home/agent"
+USER = "agent"
+USER_HOME = f"/home/{USER}"
 
 
 def keeper_argv(path: str, control: int, python: str) -> list[str]:

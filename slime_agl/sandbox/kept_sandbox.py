@@ -57,7 +57,7 @@ class KeptSandbox:
 
     def __init__(self, spec: SandboxSpec, backend: KeptBackend) -> None:
         self.sandbox_id = ""
-        self.labels = dict(spec.labels)
+        self.labels: Mapping[str, str] = dict(spec.labels)
         self._spec, self._backend = spec, backend
         self._network: Network = spec.network
         self._life = Life(spec, backend)

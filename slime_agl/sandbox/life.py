@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -38,7 +39,7 @@ class Life:
         self._spec, self._backend = spec, backend
         self._launch: Launch | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._inner = -1
+        self._inner = self._inner_pid = -1
         self._cgroup: cgroups.Cgroup | None = None
         self.folder: Path | None = None
         self.channel: Channel | None = None
@@ -71,10 +72,8 @@ class Life:
             theirs.close()
             if self.channel is None:
                 ours.close()
-            if self._launch is not None:
-                for fd in (*self._launch.fds, self._launch.info):
-                    if fd >= 0:
-                        os.close(fd)
+            if self._launch is not None and self._launch.info >= 0:
+                os.close(self._launch.info)
 
     async def end(self) -> None:
         """End every process of the sandbox and remove its files."""
@@ -108,6 +107,12 @@ class Life:
             ).result()
         except OSError as error:
             raise SandboxError(f"cannot start {launch.argv[0]}: {error.strerror or error}") from error
+        finally:
+            for fd in launch.fds:
+                os.close(fd)
+        if launch.info >= 0:
+            self._inner_pid = _told(launch.info, self._backend.start_seconds)
+            self._inner = os.pidfd_open(self._inner_pid)
 
     def _limit(self) -> None:
         """Put the keeper into a control group, before it starts anything."""
@@ -117,8 +122,10 @@ class Life:
         assert self._process is not None
         self._cgroup = cgroups.create(backend.home.mark(self.root.parent).replace("/", "."), limits)
         if self._cgroup is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._cgroup.add(self._process.pid)
+            # The keeper itself, too: it may be started already, and a group takes no children along.
+            for pid in {self._process.pid, self._inner_pid} - {-1}:
+                with contextlib.suppress(ProcessLookupError):
+                    self._cgroup.add(pid)
         missing = backend.unlimited(limits, self._cgroup.limits if self._cgroup is not None else set())
         if missing:
             backend.warn_once(
@@ -130,8 +137,6 @@ class Life:
         assert self._launch is not None
         limits = self._backend.limits(self._spec.limits)
         await channel.call("boot", root=self._launch.root, workdir=self._spec.workdir, limits=limits)
-        if self._launch.info >= 0:
-            self._inner = os.pidfd_open(json.loads(os.read(self._launch.info, 4096))["child-pid"])
 
     async def _blocking(self, function: Callable[..., T], *arguments: Any) -> T:
         return await in_thread(self._backend.helpers.files, function, *arguments)
@@ -163,3 +168,22 @@ class Life:
         except OSError:
             return ""
         return f": {said}" if said else ""
+
+
+def _told(info: int, seconds: float) -> int:
+    """Pid of the process that a namespace begins with, as bwrap tells it.
+
+    Raises:
+        SandboxError: bwrap ended, or says nothing.
+    """
+    poll = select.poll()
+    poll.register(info, select.POLLIN)
+    said = b""
+    while poll.poll(1000 * seconds) and (part := os.read(info, 4096)):
+        said += part
+        if b"}" in said:
+            break
+    try:
+        return json.loads(said)["child-pid"]
+    except ValueError as error:
+        raise SandboxError("bwrap did not make the sandbox") from error

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from slime_agl.errors import SandboxError
+from slime_agl.sandbox.bwrap import BwrapBackend
 from slime_agl.sandbox.home import Home
 from slime_agl.sandbox.kept import KeptBackend
 from slime_agl.sandbox.local import LocalBackend
 from slime_agl.sandbox.reach import Reach
 
-KINDS: dict[str, type[KeptBackend]] = {"local": LocalBackend}
+KINDS: dict[str, type[KeptBackend]] = {"bwrap": BwrapBackend, "local": LocalBackend}
 
 
 @functools.cache

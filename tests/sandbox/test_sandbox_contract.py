@@ -20,6 +20,7 @@ try:
     for _ in range(500):
         if os.fork() == 0:
             os.setsid()
+            time.sleep(600)
 except OSError:
     print("full", flush=True)
 time.sleep(600)
