@@ -55,6 +55,8 @@ class Keeper:
         self._control = control
         self._tree = Tree("/")
         self._alone = os.getpid() == 1
+        # Sandboxes without a process namespace see each other's jobs.
+        self._name = os.urandom(6).hex()
         self._jobs: dict[int, Job] = {}
         self._pipes: dict[int, tuple[Job | None, Output]] = {}
         self._poll = select.poll()
@@ -143,7 +145,7 @@ class Keeper:
         err, to_err = (-1, to_out) if detached else os.pipe()
         pid = os.fork()
         if pid == 0:
-            self._become(cmd, {**env, JOB: str(number)}, cwd, to_out, to_err, program)
+            self._become(cmd, {**env, JOB: f"{self._name}.{number}"}, cwd, to_out, to_err, program)
         job = self._jobs[number] = Job(number, pid, detached)
         for fd, output in ((out, job.out), (err, job.err)):
             if fd >= 0:
@@ -230,7 +232,7 @@ class Keeper:
     def _op_kill(self, number: int, *, job: int) -> None:
         held = self._jobs.get(job)
         root = {held.pid} if held is not None and held.status is None else set()
-        mark = f"{JOB}={job}".encode() + b"\0"
+        mark = f"{JOB}={self._name}.{job}".encode() + b"\0"
         done = end_all(lambda: (descendants(root) | marked(mark)) - {os.getpid()}) if LINUX else True
         if not LINUX and root:
             os.killpg(min(root), signal.SIGKILL)
