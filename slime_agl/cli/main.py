@@ -16,6 +16,7 @@ from slime_agl.cli.doctor.command import doctor
 from slime_agl.cli.engine import engine
 from slime_agl.cli.inspect.command import inspect
 from slime_agl.cli.rerun.command import rerun
+from slime_agl.cli.tasks.command import tasks
 from slime_agl.cli.train_demo.command import train_demo
 from slime_agl.cli.visible import echo, make_log_visible
 from slime_agl.errors import SlimeAglError
@@ -68,6 +69,7 @@ main.add_command(engine)
 main.add_command(inspect)
 main.add_command(rerun)
 main.add_command(_renamed(rerun), "replay")
+main.add_command(tasks)
 main.add_command(train_demo)
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from slime_agl.errors import SandboxError
+from slime_agl.errors import ConfigError, SandboxError
 from slime_agl.harness.dockerfile import Copy, Run
 from slime_agl.harness.task import Task
 from slime_agl.sandbox.protocol import Backend, Network, Sandbox, SandboxSpec
@@ -19,7 +19,8 @@ from slime_agl.sandbox.protocol import Backend, Network, Sandbox, SandboxSpec
 LABEL = "slime_agl"
 SHOWN = 2000
 # Backends whose sandboxes see this machine's programs; the others start from an image.
-ON_THIS_MACHINE = frozenset({"local", "bwrap"})
+LOCAL = "local"
+ON_THIS_MACHINE = frozenset({LOCAL, "bwrap"})
 
 
 def rooted(path: str) -> str:
@@ -48,8 +49,14 @@ async def box_for(
     the program. endpoint, mounts: see SandboxSpec.
 
     Raises:
+        ConfigError: the backend cannot make this environment.
         SandboxError: it cannot be created, or a step of the environment fails; quotes its output.
     """
+    if backend.name == LOCAL and any(isinstance(step, Run) for step in task.recipe.steps):
+        raise ConfigError(
+            f"the Dockerfile of {task.name} has RUN, and `local` has no file system of its own to run it on; set "
+            "agl.sandbox.backend to bwrap or to one with images"
+        )
     builds = has_images(backend) and (bool(install) or any(isinstance(step, Run) for step in task.recipe.steps))
     spec = SandboxSpec(
         image=task.recipe.image if has_images(backend) else "",
