@@ -104,7 +104,10 @@ class SessionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSession:
-    """Results of a sealed attempt. engine_errors: engine failures reported to its agent, in order."""
+    """Results of a sealed attempt. engine_errors: engine failures reported to its agent, in order.
+
+    refused: its first refused request, quoted; '' without one.
+    """
 
     ledger: Ledger
     messages: list[Message]
@@ -112,6 +115,7 @@ class SealedSession:
     counters: Counter[str]
     engine_errors: tuple[EngineFailure, ...]
     broken: InvariantError | None
+    refused: str = ""
 
 
 class Session:
@@ -132,6 +136,7 @@ class Session:
         self.engine_errors: list[EngineFailure] = []
         self.broken: InvariantError | None = None
         self.sealed = False
+        self._refused = ("", False)
         self.texts = IdTexts(self.ledger)
         self.last: Node | None = None
         self.last_text = ""
@@ -164,6 +169,13 @@ class Session:
         self.counters["context_overflow"] += 1
         return refusal
 
+    def refused(self, words: str, *, turn: bool) -> None:
+        """Record a refused request. The first one for a turn is kept, else the first of any. words: see `quoted`."""
+        if turn:
+            self.count("refused_requests")
+        if not self._refused[0] or (turn and not self._refused[1]):
+            self._refused = (words, turn)
+
     def leave(self) -> SealedSession:
         """The results, once the attempt is sealed."""
         messages = self.last.prompt_messages() if self.last is not None else []
@@ -174,4 +186,5 @@ class Session:
             counters=self.counters,
             engine_errors=tuple(self.engine_errors),
             broken=self.broken,
+            refused=self._refused[0],
         )
