@@ -15,12 +15,15 @@ from slime_agl.lightning.outcome import Lane, RolloutOutcome
 from slime_agl.record.run import Try
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Account, Segment, account, segments
+from slime_agl.trace.turn import SKIPPED
 
 if TYPE_CHECKING:
     from slime_agl.lightning._agl import Span
 
 # Leads a refused request that is quoted in an error.
 REFUSED = "the gateway refused its first request: "
+# Leads the reasons of an execution all of whose turns `agl.train` excludes.
+LEFT_OUT = "none of its turns trains under agl.train"
 
 Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call", "no_reward"]
 
@@ -111,6 +114,10 @@ def finish(job: Job, outcome: RolloutOutcome) -> Execution:
         superseded["superseded_attempt"] += sampled_tokens(session.ledger)
     failure = failure_of(final.status, bool(parts), last.engine_errors)
     error = final.error or "\n".join(one.message for one in last.engine_errors)
+    skipped = Counter(turn.untrained for turn in last.ledger.turns if turn.untrained.startswith(SKIPPED))
+    if failure == "no_llm_call" and skipped:
+        told = ", ".join(f"{reason} {count}" for reason, count in skipped.items())
+        error = f"{LEFT_OUT}: {told}"
     if failure and last.refused:
         error = f"{error.rstrip()}\n{REFUSED}{last.refused}".lstrip()
     return Execution(

@@ -137,6 +137,7 @@ class Session:
         self.broken: InvariantError | None = None
         self.sealed = False
         self._refused = ("", False)
+        self._trains = False
         self.texts = IdTexts(self.ledger)
         self.last: Node | None = None
         self.last_text = ""
@@ -152,9 +153,13 @@ class Session:
         """Add to a counter of the attempt."""
         self.counters[name] += by
 
-    def answered(self, text: str, node: Node | None) -> None:
-        """Record the latest answer. node: its place in the conversation, None if the agent rendered the prompt."""
-        self.last, self.last_text = node, text
+    def answered(self, text: str, node: Node | None, *, trains: bool) -> None:
+        """Record the latest answer, and once one trains, the latest that does.
+
+        node: its place in the conversation, None if the agent rendered the prompt.
+        """
+        if trains or not self._trains:
+            self.last, self.last_text, self._trains = node, text, trains
 
     def failed(self, error: EngineError) -> None:
         """Record an engine failure that is reported to the agent."""
