@@ -12,6 +12,7 @@ from typing import Any, Literal
 from slime_agl.config.harness import HarnessConfig, TasksConfig
 from slime_agl.config.keys import at_least, key
 from slime_agl.config.sandbox import SandboxConfig
+from slime_agl.config.train import TrainConfig
 from slime_agl.errors import ConfigError, closest
 
 
@@ -203,6 +204,17 @@ class Config:
         "and renames fields; the import path of `f(sample)` replaces the task",
     )
     model: str = key("policy", "model name shown to agents")
+    resource_name: str = key(
+        "main_llm", "name of the Agent Lightning resource with the endpoint, for agents that look one up by name"
+    )
+    templates: Mapping[str, str] | None = key(
+        None,
+        "prompt templates that agents get as further resources: resource name to text, or to `file:PATH`; "
+        "`{field}` in a text is filled in by the agent",
+    )
+    image_dir: str | None = key(
+        None, "folder below which agents may name images as `file://` URLs; without it such URLs are refused"
+    )
     history: Literal["append", "template"] = key(
         "append",
         "if the chat template rewrites earlier turns: `append` keeps one segment as the model saw it, `template` forks",
@@ -222,6 +234,7 @@ class Config:
     runners: RunnersConfig = RunnersConfig()
     gateway: GatewayConfig = GatewayConfig()
     tasks: TasksConfig = TasksConfig()
+    train: TrainConfig = TrainConfig()
     credit: CreditConfig = CreditConfig()
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()

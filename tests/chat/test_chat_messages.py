@@ -73,7 +73,7 @@ def test_an_image_of_any_shape_is_a_part_of_its_own(part: dict) -> None:
             {"type": "image_url", "image_url": {}},
             "is an image at 'None'; give a data:, http:// or https:// URL",
         ),
-        ("user", {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "is an image at 'file:///etc"),
+        ("user", {"type": "image_url", "image_url": {"url": "ftp://x/y.png"}}, "is an image at 'ftp://x"),
         ("user", {"type": "image", "source": {"type": "file", "file_id": "f"}}, "is an image at 'None'"),
         ("user", {"type": "image_url", "image_url": {"url": "http://x", "detail": "low"}}, "asks for detail 'low'"),
         ("user", {"type": "input_audio", "input_audio": {}}, "has type 'input_audio'; send text and images only"),

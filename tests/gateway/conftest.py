@@ -17,11 +17,13 @@ from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.template.delta import DeltaEncoder
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
+from slime_agl.config.train import TrainConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
 from slime_agl.executor.samples import SampleBuilder
 from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
+from slime_agl.gateway.turn.selection import Selection
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text
 from slime_agl.trace.invariants import Seen, check_against
@@ -142,7 +144,12 @@ async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
     benches: list[Bench] = []
 
     def make(
-        policy: str = "trainer", history: str = "append", url: str = "", template: str = "", **config: Any
+        policy: str = "trainer",
+        history: str = "append",
+        url: str = "",
+        template: str = "",
+        train: TrainConfig | None = None,
+        **config: Any,
     ) -> Bench:
         renderer = Renderer(fake_sglang.tokenizer, chat_template=template or None)
         notes = Notes()
@@ -154,6 +161,7 @@ async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
             sink=notes,
             model="policy",
             policy=policy,
+            selection=Selection.of(train or TrainConfig()),
         )
         gateway = Gateway(GatewayConfig(**config), parts)
         gateway.start()

@@ -13,6 +13,8 @@ from dataclasses import KW_ONLY, dataclass
 
 from slime_agl.errors import TemplateError
 
+# Leads the URL of an image in a file; `Vision` decides which files may be read.
+FILE = "file://"
 IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 ROLES = ("system", "user", "assistant", "tool")
 THINK, END_THINK = "<think>", "</think>"
@@ -224,7 +226,7 @@ def _image_url(part: Mapping, where: str) -> str:
     if given.get("detail") not in (None, "auto", "high"):
         raise TemplateError(f"{where} asks for detail {given['detail']!r}; images are sent unchanged, use auto or high")
     url = given.get("url")
-    if not isinstance(url, str) or not url.startswith(("data:", "http://", "https://")):
+    if not isinstance(url, str) or not url.startswith(("data:", "http://", "https://", FILE)):
         raise TemplateError(f"{where} is an image at {str(url)[:60]!r}; give a data:, http:// or https:// URL")
     return url
 

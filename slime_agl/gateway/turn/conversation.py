@@ -22,7 +22,7 @@ class Node:
 
     unfinished: the length limit cut the turn within its text, so that it can be resumed.
     echo: the reply as the agent last sent it back, if it differs from ours. turn_id: the answer's id.
-    shown: `added`, normalised, as the template was given it; None if that is as sent.
+    shown: `added`, normalised, as the template was given it; None if that is as sent. trains: see `Selection`.
     """
 
     index: int
@@ -35,6 +35,7 @@ class Node:
     unfinished: bool = False
     turn_id: str = ""
     shown: tuple[Message, ...] | None = None
+    trains: bool = True
     children: list[Node] = field(default_factory=list)
     echo: Message | None = None
 
@@ -110,10 +111,16 @@ class Conversation:
 
     def __init__(self) -> None:
         self.roots: list[Node] = []
+        # Roots of conversations that train: only these can be forked.
+        self._trained: list[Node] = []
         self._by_call: dict[str, Node] = {}
 
     def add(self, node: Node) -> None:
         (node.parent.children if node.parent else self.roots).append(node)
+        if node.trains and (node.parent is None or not node.parent.trains):
+            root = _root(node)
+            if root is node or root not in self._trained:
+                self._trained.append(root)
         for call in node.reply.tool_calls:
             self._by_call[call.id] = node
 
@@ -187,18 +194,25 @@ class Conversation:
         if best is not None:
             if any(message.get("role") == "assistant" for message in new):
                 return "edited_reply"
-            return "branch" if best.children else ""
-        if not self.roots:
+            return "branch" if any(child.trains for child in best.children) else ""
+        roots = self._trained
+        if not roots:
             return ""
         if not any(message.get("role") == "assistant" for message in messages):
             return "new_conversation"
-        if not any(root.tools == tools for root in self.roots):
+        if not any(root.tools == tools for root in roots):
             return "tools_changed"
-        if not any(root.kwargs == kwargs for root in self.roots):
+        if not any(root.kwargs == kwargs for root in roots):
             return "template_kwargs_changed"
-        if not any(_same_system(root.added, messages) for root in self.roots):
+        if not any(_same_system(root.added, messages) for root in roots):
             return "system_changed"
         return "history_edited"
+
+
+def _root(node: Node) -> Node:
+    while node.parent is not None:
+        node = node.parent
+    return node
 
 
 def _begins(node: Node, messages: Sequence[Message], at: int) -> bool:
