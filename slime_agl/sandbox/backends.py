@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from slime_agl.config.sandbox import SandboxConfig
 from slime_agl.errors import ConfigError, closest
+from slime_agl.sandbox.bwrap import BwrapBackend
 from slime_agl.sandbox.home import Home
+from slime_agl.sandbox.kept import KeptBackend
 from slime_agl.sandbox.local import LocalBackend
 from slime_agl.sandbox.protocol import Backend
 from slime_agl.sandbox.reach import Reach, Serving
 
-NAMES = ("local",)
+KEPT: dict[str, type[KeptBackend]] = {"bwrap": BwrapBackend, "local": LocalBackend}
 
 
 def open_backend(config: SandboxConfig, serving: Serving | None = None) -> Backend:
@@ -19,6 +21,8 @@ def open_backend(config: SandboxConfig, serving: Serving | None = None) -> Backe
         ConfigError: there is no such backend.
         SandboxError: this machine cannot run it.
     """
-    if config.backend == "local":
-        return LocalBackend(Home(config.dir), Reach(serving), start_seconds=config.start_seconds)
-    raise ConfigError(f"agl.sandbox.backend is {config.backend!r}.{closest(config.backend, NAMES)}")
+    if config.backend in KEPT:
+        return KEPT[config.backend](Home(config.dir), Reach(serving), start_seconds=config.start_seconds)
+    raise ConfigError(
+        f"agl.sandbox.backend is {config.backend!r}, not one of {', '.join(KEPT)}.{closest(config.backend, KEPT)}"
+    )

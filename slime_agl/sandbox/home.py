@@ -44,13 +44,17 @@ class Home:
                 self._claim()
             folder = self.base / self.driver / secrets.token_hex(6)
             (folder / ROOT).mkdir(parents=True)
-            (folder / LABELS).write_text(json.dumps(dict(labels)))
+            self.label(folder, labels)
         except OSError as error:
             raise SandboxError(
                 f"cannot make a sandbox's folder in {self.base}: {error.strerror or error}; "
                 "set agl.sandbox.dir to a folder of yours"
             ) from error
         return folder
+
+    def label(self, folder: Path, labels: Mapping[str, str]) -> None:
+        """Write the labels of a sandbox, by which a later driver finds it."""
+        (folder / LABELS).write_text(json.dumps(dict(labels)))
 
     def mark(self, folder: Path) -> str:
         """Value of VARIABLE in the environment of a sandbox's processes."""

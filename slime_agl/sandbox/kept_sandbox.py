@@ -145,6 +145,19 @@ class KeptSandbox:
         self._network = network
         await self._reach(channel)
 
+    async def adopt(self, spec: SandboxSpec) -> None:
+        """Become the sandbox of a spec that differs in labels, environment, network and endpoint only.
+
+        Raises:
+            SandboxError: it has ended.
+        """
+        channel = self._running()
+        if channel.ended.done():
+            raise SandboxError(f"sandbox {self.sandbox_id} has ended")
+        self._spec, self.labels, self._network = spec, dict(spec.labels), spec.network
+        await self._blocking(self._backend.home.label, self._life.root.parent, spec.labels)
+        await self._reach(channel)
+
     async def is_alive(self) -> bool:
         channel = self._life.channel
         return channel is not None and not channel.ended.done() and self._ending is None
