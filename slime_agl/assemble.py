@@ -29,7 +29,6 @@ from slime_agl.host import RolloutArgs, load_object, load_processor, where
 from slime_agl.in_process import InProcess
 from slime_agl.lightning.service import Lightning
 from slime_agl.runtime import Runtime
-from slime_agl.sandbox.backends import open_backend
 from slime_agl.sandbox.reach import Serving
 from slime_agl.workers.build import make_fleet
 from slime_agl.workers.importable import require_portable
@@ -89,9 +88,9 @@ def load_agent_of(config: Config, serving: Callable[[], Serving | None] = lambda
     if isinstance(config.agent, str):
         return load_object(config.agent, key="agl.agent")
     return Harness(
-        sandbox=lambda: open_backend(config.sandbox, serving()),
+        sandbox=config.sandbox,
+        serving=serving,
         tasks=None if config.tasks.harbor is None else Path(config.tasks.harbor).resolve(),
-        retries=config.sandbox.retries,
         zero_reward=config.failure.negative_reward,
         **dataclasses.asdict(config.agent),
     )

@@ -1,29 +1,28 @@
 """A harness as an Agent Lightning agent.
 
->>> agent = Harness("codex", sandbox=backend)
+>>> agent = Harness("codex", sandbox="bwrap")
 >>> await runner.step({"prompt": "Fix the tests.", "tests": "..."}, resources={"main_llm": llm})
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from slime_agl.config.harness import Ending, HarnessConfig
+from slime_agl.config.sandbox import SandboxConfig
 from slime_agl.errors import AgentError, ConfigError
 from slime_agl.harness.catalog import program_of
 from slime_agl.harness.environment import Access
-from slime_agl.harness.install import Installer
 from slime_agl.harness.phases import Phases, Tell
+from slime_agl.harness.places import Places
 from slime_agl.harness.run import Order, Ran, grade_again, run_program
 from slime_agl.harness.task import Task, task_of
 from slime_agl.lightning import own_attempt
 from slime_agl.lightning._agl import LLM, LitAgent, ProxyLLM
-from slime_agl.sandbox.protocol import Backend
+from slime_agl.sandbox.reach import Serving
 
 logger = logging.getLogger(__name__)
 
@@ -31,59 +30,39 @@ SPAN = "slime_agl.harness"
 SHOWN = 20_000
 
 
-class _Shared:
-    """What all executions of this process use together; copies of an agent share it."""
-
-    def __init__(self, make: Callable[[], Backend]) -> None:
-        self._make = make
-        self._backend: Backend | None = None
-        self.installer = Installer()
-        self.run = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-
-    def __deepcopy__(self, memo: object) -> _Shared:
-        return self
-
-    async def backend(self) -> Backend:
-        """The backend, made on first use, on the event loop that uses it; what an earlier process left is ended."""
-        if self._backend is None:
-            self._backend = self._make()
-            if left := await self._backend.reap({"slime_agl": "harness"}):
-                logger.warning("%d sandboxes of an earlier process were ended", left)
-        return self._backend
-
-    async def close(self) -> None:
-        if self._backend is not None:
-            await self._backend.close()
-
-
 class Harness(LitAgent[Any]):
     """Runs a program in a sandbox for each task, and rewards it by the task's tests.
 
-    harness, command: one of them, as in HarnessConfig, whose further fields are accepted by name. sandbox: makes the
-    backend, in the process and on the event loop of the runners. tasks: folder of Harbor directories that rows name.
-    retries: of grading, each in another sandbox. zero_reward: of what is not graded (`zero`). tell: hears of phases.
+    harness, command: one of them, as in HarnessConfig, whose further fields are accepted by name. sandbox: the section
+    `agl.sandbox`, or the name of a backend. tasks: folder of Harbor directories that rows name. zero_reward: of what is
+    not graded (`zero`). serving: see Places. tell: hears of phases.
     """
 
     def __init__(
         self,
         harness: str = "",
         *,
-        sandbox: Callable[[], Backend],
+        sandbox: SandboxConfig | str = "bwrap",
         tasks: Path | None = None,
-        retries: int = 2,
         zero_reward: float = 0.0,
+        serving: Callable[[], Serving | None] = lambda: None,
         tell: Tell | None = None,
         **settings: Any,
     ) -> None:
         super().__init__()
         self.config = HarnessConfig(harness=harness, **settings)
         program_of(self.config)  # refuses an unknown name at the start
-        self._shared = _Shared(sandbox)
-        self._tasks, self._retries, self._zero, self._tell = tasks, retries, zero_reward, tell
+        config = sandbox if isinstance(sandbox, SandboxConfig) else SandboxConfig(backend=sandbox)
+        self.places = Places(config, serving)
+        self._tasks, self._retries, self._zero, self._tell = tasks, config.retries, zero_reward, tell
 
     async def aclose(self) -> None:
         """End the sandboxes of this process. Idempotent."""
-        await self._shared.close()
+        await self.places.stop()
+
+    def metrics(self) -> dict[str, float]:
+        """Counts of the sandboxes of this process."""
+        return self.places.metrics()
 
     async def rollout_async(self, task: Any, resources: Mapping[str, Any], rollout: Any) -> float | None:
         """Run the program on a task; returns the reward, None if it gives its own.
@@ -94,9 +73,9 @@ class Harness(LitAgent[Any]):
         made = task_of(task, self._tasks)
         phases = Phases(self._tell)
         order = self._order(made, _access(resources, rollout), rollout)
-        backend = await self._shared.backend()
-        ran = await run_program(backend, self._shared.installer, order, phases, own_attempt.seal)
-        return await self._judged(backend, order, ran, phases)
+        await self.places.start()
+        ran = await run_program(self.places, order, phases, own_attempt.seal)
+        return await self._judged(order, ran, phases)
 
     def _order(self, task: Task, access: Access, rollout: Any) -> Order:
         config = self.config
@@ -108,10 +87,10 @@ class Harness(LitAgent[Any]):
             seconds=seconds,
             env=config.env,
             events=config.reward == "agent",
-            labels={"run": self._shared.run, "attempt": rollout.attempt.attempt_id},
+            labels={"run": self.places.run, "attempt": rollout.attempt.attempt_id},
         )
 
-    async def _judged(self, backend: Backend, order: Order, ran: Ran, phases: Phases) -> float | None:
+    async def _judged(self, order: Order, ran: Ran, phases: Phases) -> float | None:
         ending, why = self._ending(ran, phases)
         diff, log = "", ""
         reward: float | None = None
@@ -130,7 +109,7 @@ class Harness(LitAgent[Any]):
                     "or set agl.agent.reward to `agent`"
                 )
             else:
-                graded = await grade_again(backend, order.task, ran.work, order.labels, phases, self._retries)
+                graded = await grade_again(self.places, order.task, ran.work, order.labels, phases, self._retries)
                 reward, diff, log = graded.reward, graded.diff, graded.log
             return reward
         finally:

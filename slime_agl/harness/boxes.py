@@ -13,14 +13,13 @@ from pathlib import Path
 
 from slime_agl.errors import ConfigError, SandboxError
 from slime_agl.harness.dockerfile import Copy, Run
+from slime_agl.harness.places import LOCAL, Places
 from slime_agl.harness.task import Task
-from slime_agl.sandbox.protocol import Backend, Network, Sandbox, SandboxSpec
+from slime_agl.sandbox.lease import Lease as Box
+from slime_agl.sandbox.protocol import Network, SandboxSpec
 
 LABEL = "slime_agl"
 SHOWN = 2000
-# Backends whose sandboxes see this machine's programs; the others start from an image.
-LOCAL = "local"
-ON_THIS_MACHINE = frozenset({LOCAL, "bwrap"})
 
 
 def rooted(path: str) -> str:
@@ -28,13 +27,9 @@ def rooted(path: str) -> str:
     return '"${SANDBOX_ROOT:-}"' + shlex.quote(path)
 
 
-def has_images(backend: Backend) -> bool:
-    return backend.name not in ON_THIS_MACHINE
-
-
 @asynccontextmanager
 async def box_for(
-    backend: Backend,
+    places: Places,
     task: Task,
     *,
     network: Network,
@@ -42,7 +37,7 @@ async def box_for(
     endpoint: str = "",
     install: str = "",
     mounts: Mapping[str, Path] | None = None,
-) -> AsyncIterator[Sandbox]:
+) -> AsyncIterator[Box]:
     """Create a sandbox with the task's environment, and end it with everything in it.
 
     network: once the environment stands; images are completed with the network open. install: shell lines that install
@@ -52,14 +47,14 @@ async def box_for(
         ConfigError: the backend cannot make this environment.
         SandboxError: it cannot be created, or a step of the environment fails; quotes its output.
     """
-    if backend.name == LOCAL and any(isinstance(step, Run) for step in task.recipe.steps):
+    if places.name == LOCAL and any(isinstance(step, Run) for step in task.recipe.steps):
         raise ConfigError(
             f"the Dockerfile of {task.name} has RUN, and `local` has no file system of its own to run it on; set "
             "agl.sandbox.backend to bwrap or to one with images"
         )
-    builds = has_images(backend) and (bool(install) or any(isinstance(step, Run) for step in task.recipe.steps))
+    builds = places.has_images and (bool(install) or any(isinstance(step, Run) for step in task.recipe.steps))
     spec = SandboxSpec(
-        image=task.recipe.image if has_images(backend) else "",
+        image=task.recipe.image if places.has_images else "",
         workdir=task.workdir,
         labels={LABEL: "harness", **labels},
         network="open" if builds and network != "open" else network,
@@ -68,7 +63,7 @@ async def box_for(
         env=task.recipe.env,
         limits=task.limits,
     )
-    async with backend.sandbox(spec) as box:
+    async with places.sandbox(spec) as box:
         for step in task.recipe.steps:
             if isinstance(step, Copy):
                 await box.upload(step.source, step.target)
@@ -85,7 +80,7 @@ async def box_for(
         yield box
 
 
-async def checked(box: Sandbox, command: str, seconds: float, what: str) -> str:
+async def checked(box: Box, command: str, seconds: float, what: str) -> str:
     """Run a command of ours; return its output.
 
     Raises:

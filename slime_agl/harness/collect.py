@@ -12,8 +12,7 @@ import binascii
 from dataclasses import dataclass
 
 from slime_agl.errors import SandboxError
-from slime_agl.harness.boxes import checked, rooted
-from slime_agl.sandbox.protocol import Sandbox
+from slime_agl.harness.boxes import Box, checked, rooted
 
 NOTES = "/slime_agl/notes"
 MOST_BYTES = 64 * 2**20
@@ -38,7 +37,7 @@ class Work:
     too_large: bool = False
 
 
-async def mark(box: Sandbox, workdir: str) -> None:
+async def mark(box: Box, workdir: str) -> None:
     """Remember the work folder as it is. Raises SandboxError."""
     # The pause keeps the first change of the agent apart from ours: times have the resolution of a clock tick.
     script = f"""set -e
@@ -50,7 +49,7 @@ sleep 0.02"""
     await checked(box, script, SECONDS, "the list of files")
 
 
-async def collect(box: Sandbox, workdir: str) -> Work:
+async def collect(box: Box, workdir: str) -> Work:
     """Read what has changed since `mark`. Raises SandboxError."""
     script = f"""set -e
 notes={rooted(NOTES)}
@@ -78,7 +77,7 @@ echo "$size" """
         raise SandboxError(f"the agent's work did not arrive from sandbox {box.sandbox_id}: {error}") from error
 
 
-async def apply(box: Sandbox, workdir: str, work: Work) -> str:
+async def apply(box: Box, workdir: str, work: Work) -> str:
     """Bring the changes into a fresh work folder, whose history is removed; return them as a diff, cut if it is long.
 
     Raises:

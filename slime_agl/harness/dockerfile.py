@@ -111,7 +111,8 @@ def _copies(rest: str, context: Path, workdir: str, where: str) -> list[Copy]:
 
 def _variables(rest: str, where: str) -> dict[str, str]:
     if re.match(r"\w+=", rest):
-        return dict(word.partition("=")[::2] for word in shlex.split(rest))
+        pairs = (word.partition("=") for word in shlex.split(rest))
+        return {name: value for name, _, value in pairs}
     name, _, value = rest.partition(" ")
     if not name:
         raise ConfigError(f"{where} names no variable")

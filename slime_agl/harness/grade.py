@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slime_agl.errors import SandboxError
-from slime_agl.harness.boxes import box_for, rooted
+from slime_agl.harness.boxes import Box, box_for, rooted
 from slime_agl.harness.collect import Work, apply
+from slime_agl.harness.places import Places
 from slime_agl.harness.task import TEST_SCRIPT, TESTS, Task
-from slime_agl.sandbox.protocol import Backend, Sandbox
 
 LOGS = "/logs/verifier"
 TIMED_OUT = 124
@@ -31,18 +31,18 @@ class Grade:
     log: str
 
 
-async def grade(backend: Backend, task: Task, work: Work | None, labels: Mapping[str, str]) -> Grade:
+async def grade(places: Places, task: Task, work: Work | None, labels: Mapping[str, str]) -> Grade:
     """Run the task's tests on the work, or on the untouched environment. A sandbox of its own, without network.
 
     Raises:
         SandboxError: the sandbox failed, or the tests left no reward that can be read.
     """
-    async with box_for(backend, task, network="none", labels=labels) as box:
+    async with box_for(places, task, network="none", labels=labels) as box:
         diff = await apply(box, task.workdir, work) if work is not None else ""
         return await verify(box, task, diff)
 
 
-async def verify(box: Sandbox, task: Task, diff: str = "") -> Grade:
+async def verify(box: Box, task: Task, diff: str = "") -> Grade:
     """Put the tests into a sandbox, run them, and read the reward. Raises SandboxError."""
     if isinstance(task.tests, Mapping):
         for path, text in task.tests.items():
@@ -61,7 +61,7 @@ async def verify(box: Sandbox, task: Task, diff: str = "") -> Grade:
     return Grade(await _reward(box, task, status, log), diff, log)
 
 
-async def _reward(box: Sandbox, task: Task, status: int, log: str) -> float:
+async def _reward(box: Box, task: Task, status: int, log: str) -> float:
     """Read reward.json, else reward.txt; the status of the tests does not count."""
     if text := await box.read_file(f"{LOGS}/reward.json"):
         return _finite(_of_json(text, task), task, text)

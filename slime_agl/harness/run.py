@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from slime_agl.errors import SandboxError
-from slime_agl.harness.boxes import box_for, has_images, rooted
+from slime_agl.harness.boxes import Box, box_for, rooted
 from slime_agl.harness.collect import Work, collect, mark
 from slime_agl.harness.environment import DEFAULT_CONTEXT, DEFAULT_OUTPUT, Access, contract, own_variables
 from slime_agl.harness.grade import Grade, VerifierTimeout, grade
-from slime_agl.harness.install import Installed, Installer, bin_inside, script_inside
+from slime_agl.harness.install import Installed, bin_inside, script_inside
 from slime_agl.harness.phases import Phases
+from slime_agl.harness.places import Places
 from slime_agl.harness.program import OURS, Program, filled
 from slime_agl.harness.task import Task
 from slime_agl.lightning import own_attempt
-from slime_agl.sandbox.protocol import Backend, Process, Sandbox
+from slime_agl.sandbox.protocol import Process
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +61,7 @@ class Ran:
         return self.work.changed
 
 
-async def run_program(
-    backend: Backend, installer: Installer, order: Order, phases: Phases, seal: Callable[[], Awaitable[object]]
-) -> Ran:
+async def run_program(places: Places, order: Order, phases: Phases, seal: Callable[[], Awaitable[object]]) -> Ran:
     """Run a program on a task to its end or its deadline. Nothing of it is left when this returns.
 
     seal: refuses its model calls from now on; called when it has ended and before its work is looked at.
@@ -72,14 +71,14 @@ async def run_program(
     """
     task, program = order.task, order.program
     with phases.phase("install", f"installing {program.name} {program.version}".rstrip()):
-        installed = Installed(bin_inside(program)) if has_images(backend) else await installer.install(program)
+        installed = Installed(bin_inside(program)) if places.has_images else await places.installer.install(program)
     opening = box_for(
-        backend,
+        places,
         task,
         network="gateway",
         labels=order.labels,
         endpoint=order.access.endpoint,
-        install=script_inside(program) if has_images(backend) or not program.registry else "",
+        install=script_inside(program) if places.has_images or not program.registry else "",
         mounts=installed.mounts,
     )
     with phases.phase("create", f"creating a sandbox for {task.name}"):
@@ -106,7 +105,7 @@ async def run_program(
 
 
 async def grade_again(
-    backend: Backend, task: Task, work: Work, labels: Mapping[str, str], phases: Phases, retries: int
+    places: Places, task: Task, work: Work, labels: Mapping[str, str], phases: Phases, retries: int
 ) -> Grade:
     """Grade work, in another fresh sandbox if the first ones fail.
 
@@ -116,7 +115,7 @@ async def grade_again(
     for left in range(retries, -1, -1):
         try:
             with phases.phase("grade", f"grading {task.name}"):
-                return await grade(backend, task, work, labels)
+                return await grade(places, task, work, labels)
         except SandboxError as error:
             phases.count("grader_failures")
             if isinstance(error, VerifierTimeout) or not left:
@@ -126,7 +125,7 @@ async def grade_again(
     raise AssertionError("the loop returns or raises")
 
 
-async def _start(box: Sandbox, order: Order, installed: Installed) -> Process:
+async def _start(box: Box, order: Order, installed: Installed) -> Process:
     access = replace(order.access, endpoint=box.endpoint or order.access.endpoint)
     given = contract(access, order.task.fields, events=order.events)
     known = given | {"AGL_CONTEXT": str(DEFAULT_CONTEXT), "AGL_OUTPUT": str(DEFAULT_OUTPUT)}

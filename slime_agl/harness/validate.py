@@ -15,8 +15,8 @@ from slime_agl.harness.boxes import box_for, checked, rooted
 from slime_agl.harness.collect import collect, mark
 from slime_agl.harness.grade import grade
 from slime_agl.harness.harbor import HarborTask, read_task
+from slime_agl.harness.places import Places
 from slime_agl.harness.task import Task, of_harbor
-from slime_agl.sandbox.protocol import Backend
 
 SOLUTION, SOLVE = "/solution", "solve.sh"
 LABELS = {"purpose": "validation"}
@@ -46,21 +46,21 @@ class Tried:
 
 
 async def try_tasks(
-    backend: Backend, paths: Sequence[Path], *, at_a_time: int, done: Callable[[Tried], None]
+    places: Places, paths: Sequence[Path], *, at_a_time: int, done: Callable[[Tried], None]
 ) -> list[Tried]:
     """Try tasks, in any order; return the results in the order of `paths`. done: hears of each."""
     slots = asyncio.Semaphore(at_a_time)
 
     async def one(path: Path) -> Tried:
         async with slots:
-            tried = await try_task(backend, path)
+            tried = await try_task(places, path)
             done(tried)
             return tried
 
     return list(await asyncio.gather(*map(one, paths)))
 
 
-async def try_task(backend: Backend, path: Path) -> Tried:
+async def try_task(places: Places, path: Path) -> Tried:
     """Grade the empty solution and the task's own. What goes wrong is in the result."""
     began = time.monotonic()
     oracle = empty = None
@@ -68,8 +68,8 @@ async def try_task(backend: Backend, path: Path) -> Tried:
     try:
         harbor = read_task(path)
         task, name = of_harbor(harbor), harbor.name
-        empty = (await grade(backend, task, None, LABELS)).reward
-        oracle = await _oracle(backend, harbor, task)
+        empty = (await grade(places, task, None, LABELS)).reward
+        oracle = await _oracle(places, harbor, task)
         words = _wrong(oracle, empty)
     except SlimeAglError as error:
         words = str(error)
@@ -77,18 +77,18 @@ async def try_task(backend: Backend, path: Path) -> Tried:
     return Tried(name=name, path=str(path), oracle=oracle, empty=empty, words=words, seconds=round(seconds, 3))
 
 
-async def _oracle(backend: Backend, harbor: HarborTask, task: Task) -> float | None:
+async def _oracle(places: Places, harbor: HarborTask, task: Task) -> float | None:
     """Run the task's solution and grade what it changed; None if there is none."""
     if harbor.solution is None:
         return None
-    async with box_for(backend, task, network="none", labels=LABELS) as box:
+    async with box_for(places, task, network="none", labels=LABELS) as box:
         await mark(box, task.workdir)
         await box.upload(harbor.solution, SOLUTION)
         exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in harbor.solution_env.items())
         script = f"{exports}cd {rooted(task.workdir)} && bash {rooted(f'{SOLUTION}/{SOLVE}')}"
         await checked(box, script, harbor.agent_seconds or task.verifier_seconds, "solution/solve.sh")
         work = await collect(box, task.workdir)
-    return (await grade(backend, task, work, LABELS)).reward
+    return (await grade(places, task, work, LABELS)).reward
 
 
 def _wrong(oracle: float | None, empty: float) -> str:

@@ -43,6 +43,11 @@ class Agents:
         """Return an agent that no other slot has. Raises whatever the user's class, factory or copying raises."""
         return self._spare.pop(0) if self._spare else self._make()
 
+    def metrics(self) -> dict[str, float]:
+        """What `metrics()` of the first agent returns, if it has that."""
+        metrics = getattr(self.first, "metrics", None)
+        return dict(metrics()) if inspect.ismethod(metrics) else {}
+
     async def close(self) -> None:
         """Await `aclose()` of the first agent, if it has that; it closes what all of them share."""
         close = getattr(self.first, "aclose", None)

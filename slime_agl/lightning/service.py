@@ -207,6 +207,7 @@ class Lightning:
             "store/rollouts": float(store.get("total_rollouts", 0)),
             "store/spans": float(store.get("total_spans", 0)),
             "store/span_bytes": float(store.get("total_span_bytes", 0)),
+            **self._agents.metrics(),
         }
 
     async def _retire(self, resources_id: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slime_agl import assemble
+from slime_agl.harness import places
 from slime_agl.sandbox.backends import open_backend
 from slime_agl.testing.tokenizer import tool_call_text
 from tests.harness.doubles import Watched
@@ -81,7 +81,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
         opened.append(Watched(open_backend(*given)))
         return opened[-1]
 
-    monkeypatch.setattr(assemble, "open_backend", watch)
+    monkeypatch.setattr(places, "open_backend", watch)
     return opened
 
 

@@ -31,8 +31,8 @@ def tasks(folder: Path, only_list: bool, rows: Path | None, backend: str, concur
         from slime_agl.cli.tasks.view import Progress, print_tasks, write_rows
         from slime_agl.config.sandbox import SandboxConfig
         from slime_agl.harness.harbor import find_tasks
+        from slime_agl.harness.places import Places
         from slime_agl.harness.validate import Tried, read_tasks, try_tasks
-        from slime_agl.sandbox.backends import open_backend
 
     paths = find_tasks(folder)
     read = read_tasks(paths)
@@ -40,12 +40,13 @@ def tasks(folder: Path, only_list: bool, rows: Path | None, backend: str, concur
         write_rows(rows, folder, read)
 
     async def run() -> list[Tried]:
-        made = open_backend(SandboxConfig(backend=backend))
+        places = Places(SandboxConfig(backend=backend))
         try:
+            await places.start()
             with Progress(len(paths), quiet=as_json) as progress:
-                return await try_tasks(made, paths, at_a_time=concurrency, done=progress.tell)
+                return await try_tasks(places, paths, at_a_time=concurrency, done=progress.tell)
         finally:
-            await made.close()
+            await places.stop()
 
     tried = read if only_list else asyncio.run(run())
     print_tasks(tried, as_json=as_json, listed=only_list)
