@@ -144,7 +144,7 @@ collect_args() {
 runtime_env() {
     local nvlinks
     nvlinks="$(nvidia-smi topo -m 2>/dev/null | grep -c 'NV[0-9]' || true)"
-    python3 - "$MEGATRON_DIR:$REPO:$REPO/examples" "$((nvlinks > 0))" <<'PY'
+    python3 - "$MEGATRON_DIR:$REPO:$REPO/examples" "$((nvlinks > 0))" "$REPO/examples" <<'PY'
 import json, sys
 
 print(json.dumps({"env_vars": {
@@ -152,6 +152,7 @@ print(json.dumps({"env_vars": {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "NCCL_NVLS_ENABLE": sys.argv[2],
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "EXAMPLES": sys.argv[3],
 }}))
 PY
 }

@@ -26,6 +26,7 @@ import yaml
 
 HERE = Path(__file__).parent
 GROUPS, SAMPLES = 4, 4
+CONTEXT = 200_000  # of a tokenizer that spends nearly a token on each letter
 TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 
 Said = list[tuple[str, str]]
@@ -46,6 +47,10 @@ def responder(name: str, luck: Callable[[int], float]) -> Callable[[Any], str]:
 def settings(name: str) -> dict[str, Any]:
     """Return slime's arguments for an example: those of its run.sh and its agl.yaml."""
     folder = HERE / name
+    os.environ["EXAMPLES"] = str(HERE)
+    given = yaml.safe_load((folder / "agl.yaml").read_text(encoding="utf-8"))
+    if "sandbox" in given["agl"]:
+        given["agl"]["sandbox"]["backend"] = "local"  # needs nothing installed
     return {
         "prompt_data": str(folder / "train.jsonl"),
         "eval_prompt_data": [name, str(folder / "eval.jsonl")],
@@ -57,12 +62,21 @@ def settings(name: str) -> dict[str, Any]:
         "rollout_max_response_len": 1024,
         "custom_rm_path": "slime_agl.reward.custom_rm",
         "custom_reward_post_process_path": "slime_agl.reward.normalize_rewards",
-        **yaml.safe_load((folder / "agl.yaml").read_text(encoding="utf-8")),
+        **given,
     }
 
 
-def run(name: str, steps: int) -> None:
+def with_program(given: dict[str, Any], harness: str) -> dict[str, Any]:
+    """Replace the program that is the agent. harness: its name, or `own` for agent.py of the example."""
+    own = {"command": f"{sys.executable} -I -S {HERE / 'coding_agent' / 'agent.py'}"}
+    agent = own if harness == "own" else {"harness": harness}
+    return {**given, "agl": {**given["agl"], "agent": {**agent, "timeout_seconds": 300}}}
+
+
+def run(name: str, steps: int, harness: str = "") -> None:
     """Run `steps` training steps and an evaluation, printing a line for each. Progress goes to stderr.
+
+    harness: the program that is the agent, '' for the example's own.
 
     Raises:
         InvariantError: a token that would train is not the engine's own.
@@ -78,11 +92,12 @@ def run(name: str, steps: int) -> None:
 
     with ExitStack() as stack:
         checkpoint = save_tiny_checkpoint(stack.enter_context(tempfile.TemporaryDirectory()))
-        engine = stack.enter_context(FakeSGLang())
+        engine = stack.enter_context(FakeSGLang(context_length=CONTEXT))
         engine.answer_with(responder(name, lambda index: random.Random(index).random()))
         router = stack.enter_context(start_router([engine.url]))
         stack.callback(shutdown)
-        driver = LocalDriver(make_args(router, checkpoint, **settings(name)))
+        given = with_program(settings(name), harness) if harness else settings(name)
+        driver = LocalDriver(make_args(router, checkpoint, rollout_max_context_len=CONTEXT, **given))
         print(f"{name}: a scripted stand-in for the model, behind the real sglang-router at {router.url}")
         print(f"{'step':8}{'reward':>8}{'execs':>6}{'turns':>7}{'samples':>9}{'trained':>9}{'masked':>8}  forks")
         checked = 0
@@ -118,12 +133,15 @@ def main() -> None:
     names = sorted(path.parent.name for path in HERE.glob("*/stand_in.py"))
     parser = argparse.ArgumentParser(description="Run an example on this machine, without a model.")
     parser.add_argument("name", choices=names)
+    parser.add_argument("--harness", default="", help="for coding_agent: the program that is the agent, or `own`")
     parser.add_argument("--steps", type=int, default=2, help="training steps (default 2)")
     arguments = parser.parse_args()
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     sys.path.insert(0, str(HERE))
-    run(arguments.name, arguments.steps)
+    if arguments.harness and arguments.name != "coding_agent":
+        parser.error("--harness is for coding_agent")
+    run(arguments.name, arguments.steps, arguments.harness)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def load_agent_of(config: Config, serving: Callable[[], Serving | None] = lambda
     return Harness(
         sandbox=config.sandbox,
         serving=serving,
-        tasks=None if config.tasks.harbor is None else Path(config.tasks.harbor).resolve(),
+        tasks=config.tasks.folder,
         zero_reward=config.failure.negative_reward,
         **dataclasses.asdict(config.agent),
     )

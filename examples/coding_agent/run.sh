@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Train Qwen3-4B to fix small repositories, with slime, on the GPUs of one machine.
+# Train Qwen3-4B as the model of a coding program, with slime, on the GPUs of one machine.
 #
 #   run.sh            inside slime's container image, with the checkpoints in place
-#   run.sh --local    no GPU, no slime, no model: the same rollout on this machine's CPU
+#   run.sh --local    no GPU, no slime, no model: the real program on this machine, with scripted answers;
+#                     --harness NAME takes another program than mini_swe_agent, or `own` the one of this folder
 #   run.sh --print    slime's arguments, one per line
 #
 # Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, NUM_GPUS (defaults: the container's paths and all GPUs).
@@ -11,12 +12,11 @@ set -euo pipefail
 HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
 source "$HERE/../common.sh"
 
-NEEDS+=(anthropic anthropic)
-
-# The scout and each compaction start a conversation, so an execution yields several Samples.
+# Programs bring long prompts, and some start conversations of their own: an execution may yield several Samples.
 ROLLOUT_ARGS+=(
     --rollout-batch-size 8
     --global-batch-size 64
+    --rollout-max-context-len 32768
 )
 
 main "$@"

@@ -1,42 +1,43 @@
-"""Works like a model that has learnt to fix code, and sometimes gives up. For run.sh --local and tests."""
+"""Stands in for the model under `run.sh --local`: it plays a task's own solution, or gives up if it has no luck."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
-from slime_agl.testing.tokenizer import tool_call_text
+from slime_agl.harness.catalog import PROGRAMS
+from slime_agl.harness.program import ShellTool
 
-from .data import MODULES
+TASKS = Path(__file__).parent / "tasks"
+TOOLS = re.compile(r'"function": \{"name": "([\w.-]+)"')
+GIVE_UP = "echo 'I do not know how.' > NOTES"
 
 
 def answer(said: list[tuple[str, str]], luck: float) -> str:
-    """Ask the scout, read, edit, compact, test, finish. With luck above 0.9, give up."""
-    system, task, last = said[0][1], said[1][1], said[-1][1]
-    if luck > 0.9:
-        return "I cannot find it."
-    if "for a colleague" in system:
-        if last.startswith("<tool_response>"):
-            return f"The files are {', '.join(re.findall(r'[a-z]+[.]py', last))}."
-        return tool_call_text("list_files", {})
-    if "Your memory is nearly full." in last:
-        return "I read the module and mended the faulty line. What is left: run the tests."
-    if "all tests pass" in last:
-        return "The faulty line is mended; the tests pass."
-    if "Your notes so far:" in task:
-        return tool_call_text("run_tests", {})
-    name, right, wrong = _fault(task)
-    turns = sum(role == "assistant" for role, _ in said)
-    return [
-        tool_call_text("ask_scout", {"question": f"Which file has {name}?"}),
-        tool_call_text("read_file", {"path": f"{name}.py"}),
-        tool_call_text("edit_file", {"path": f"{name}.py", "old": wrong, "new": right}),
-    ][turns]
+    """Look around, change the project, look again, and end. luck: from 0, the best answer, to 1."""
+    text = "\n".join(words for _, words in said)
+    shell = shell_of(TOOLS.findall(said[0][1]))
+    steps = ["ls", solution(text) if luck < 0.6 else GIVE_UP, "ls", *([shell.last] if shell.last else [])]
+    number = sum(role == "assistant" for role, _ in said)
+    if number >= len(steps):
+        return "I have changed what the task asks for."
+    call = json.dumps({"name": shell.name, "arguments": shell.arguments(steps[number])})
+    return f"<tool_call>\n{call}\n</tool_call>"
 
 
-def _fault(task: str) -> tuple[str, str, str]:
-    """Find an issue's module, the correct line, and the faulty line in its place."""
-    for name, module in MODULES.items():
-        for right, wrong, seen in module.faults:
-            if seen in task:
-                return (name, right, wrong) if wrong else (name, f"(5, 'V'), {right}", "(5, 'V'), ")
-    raise ValueError(f"no issue reads {task!r}")
+def shell_of(tools: list[str]) -> ShellTool:
+    """The shell tool among those that a program offers; several programs call theirs `bash`."""
+    known = [program.shell for program in PROGRAMS.values() if program.shell and program.shell.name in tools]
+    alone = (
+        [shell for shell in known if shell.last] if len(tools) == 1 else [shell for shell in known if not shell.last]
+    )
+    return next(iter(alone), ShellTool(name="shell"))
+
+
+def solution(text: str) -> str:
+    """What solve.sh of the task does whose instruction stands in a conversation."""
+    for task in sorted(TASKS.iterdir()):
+        if (task / "instruction.md").read_text(encoding="utf-8").splitlines()[0] in text:
+            return (task / "solution" / "solve.sh").read_text(encoding="utf-8")
+    return GIVE_UP

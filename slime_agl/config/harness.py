@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from slime_agl.config.keys import key
@@ -54,5 +56,17 @@ class HarnessConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksConfig:
     harbor: str | None = key(
-        None, "folder of Harbor task directories; a row's field `task` is the path of one, relative to it"
+        None,
+        "folder of Harbor task directories; a row's field `task` is the path of one, relative to it. $NAME is "
+        "an environment variable",
     )
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, with variables filled in. Raises ConfigError if one is not set."""
+        if self.harbor is None:
+            return None
+        path = os.path.expandvars(self.harbor)
+        if "$" in path:
+            raise ConfigError(f"agl.tasks.harbor is {self.harbor!r}, and an environment variable in it is not set")
+        return Path(path).expanduser().resolve()

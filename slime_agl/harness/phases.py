@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -19,7 +18,6 @@ class Phases:
 
     def __init__(self, tell: Tell | None = None) -> None:
         self._tell = tell or (lambda words: None)
-        self.seconds: Counter[str] = Counter()
 
     @contextmanager
     def phase(self, name: Phase, words: str = "") -> Iterator[None]:
@@ -29,9 +27,7 @@ class Phases:
         try:
             yield
         finally:
-            spent = time.monotonic() - began
-            self.seconds[name] += spent  # type: ignore[assignment]
-            own_attempt.count(f"harness/seconds/{name}", spent)
+            own_attempt.count(f"harness/ms/{name}", round(1000 * (time.monotonic() - began)))
 
     def count(self, name: str) -> None:
         own_attempt.count(f"harness/{name}")

@@ -17,11 +17,11 @@ async def seal() -> None:
         await owner.seal()
 
 
-def count(name: str, by: float = 1) -> None:
+def count(name: str, by: int = 1) -> None:
     """Add to a metric of the step, reported as `rollout/agl/NAME`."""
     owner = current.get()
     if owner is not None:
-        owner.counts[name] += by  # type: ignore[assignment]
+        owner.counts[name] += by
 
 
 async def sleep(seconds: float) -> None:

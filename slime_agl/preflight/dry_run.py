@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from slime_agl.host import default_args
 from slime_agl.local.demo.stack import LocalStack
 from slime_agl.local.engine.smollm2 import NAME, resolve_model
 from slime_agl.local.train.driver import LocalDriver
+from slime_agl.preflight.harness_looks import Decode, look_at_harness
 from slime_agl.preflight.rows import look_at_rows
 from slime_agl.record.reading import read_run
 from slime_agl.report.checks import Finding, judge
@@ -31,7 +32,8 @@ class DryRun:
     """What to run.
 
     section: the `agl:` section, with the agent. rows, samples: groups and executions per group. tokens: limit per turn.
-    engine: URL of a running engine, else `model` is served here. say: scripted answers in place of the model's.
+    engine: URL of a running engine, else `model` is served here. say, play: scripted answers in place of the model's
+    (see LocalStack).
     """
 
     data: Path
@@ -45,6 +47,7 @@ class DryRun:
     temperature: float
     input_key: str
     label_key: str | None
+    play: Callable[[str], str] | None = None
 
 
 def dry_run(plan: DryRun, record: Path, starting: AbstractContextManager[object]) -> list[Finding]:
@@ -61,13 +64,16 @@ def dry_run(plan: DryRun, record: Path, starting: AbstractContextManager[object]
             local, args = None, _remote_args(plan.engine, plan.model, wanted)
         else:
             with starting:
-                local = stack.enter_context(LocalStack(plan.model, max_running=plan.rows * plan.samples, says=plan.say))
+                most = plan.rows * plan.samples
+                local = stack.enter_context(LocalStack(plan.model, max_running=most, says=plan.say, play=plan.play))
             args = local.args(**wanted)
         stack.callback(shutdown)
         findings = _run(args, local, plan.temperature)
     records = read_run(record)
     executions = [execution for read in records for execution in read.executions]
-    return [rows_seen, *findings, *judge(records), look_at_re_encoding(executions, _recoder(args.hf_checkpoint))]
+    told = [] if "harness" not in (plan.section.get("agent") or ()) else look_at_harness(executions, _decoder(args))
+    recoded = look_at_re_encoding(executions, _recoder(args.hf_checkpoint))
+    return [rows_seen, *findings, *told, *judge(records), recoded]
 
 
 def _arguments(plan: DryRun, record: Path) -> dict[str, Any]:
@@ -82,6 +88,11 @@ def _arguments(plan: DryRun, record: Path) -> dict[str, Any]:
         "rollout_temperature": plan.temperature,
         "custom_reward_post_process_path": "slime_agl.reward.normalize_rewards",
     }
+
+
+def _decoder(args: Namespace) -> Decode:
+    tokenizer = load_tokenizer(args.hf_checkpoint)
+    return lambda ids: tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _recoder(checkpoint: str) -> Recode:

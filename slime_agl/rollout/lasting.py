@@ -26,6 +26,9 @@ WORKERS = tuple(
     for name in ("deaths", "replacements", "interrupted_executions", "lost_executions", "unrecorded_executions")
 )
 
+# Counts of the sandboxes that harnesses run in.
+SANDBOXES = tuple(f"sandbox/{name}" for name in ("created", "retried", "failed", "expired", "reaped"))
+
 
 class Lasting:
     """Everything that lasts from step to step on one runtime and ends with it. Used on the runtime's loop."""
@@ -46,9 +49,9 @@ class Lasting:
         return runtime.keep(cls, lambda: cls(runtime, args))
 
     async def new_counts(self) -> Counter[str]:
-        """Counts of CONTAINED, WORKERS and `aborted_tokens` since the last call, without zeros."""
+        """Counts of CONTAINED, WORKERS, SANDBOXES and `aborted_tokens` since the last call, without zeros."""
         counts = await self._runtime.metrics()
-        now = Counter({name: int(counts.get(name, 0)) for name in (*CONTAINED, *WORKERS, ABORTED)})
+        now = Counter({name: int(counts.get(name, 0)) for name in (*CONTAINED, *WORKERS, *SANDBOXES, ABORTED)})
         new, self._counted = now - self._counted, now
         new[ABORTED] += self.register.take_lost()
         return new

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from slime_agl.config import Config
+from slime_agl.harness.catalog import program_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALL = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
@@ -38,6 +39,9 @@ def test_rows_are_those_that_the_script_writes_and_none_is_evaluated_that_trains
 @pytest.mark.parametrize("name", ALL)
 def test_the_configuration_is_accepted_and_names_the_agent(name: str):
     config = Config.read(yaml.safe_load((EXAMPLES / name / "agl.yaml").read_text(encoding="utf-8"))["agl"])
+    if not isinstance(config.agent, str):
+        assert program_of(config.agent).packages
+        return
     folder, _, function = config.agent.partition(".agent:")
     assert (EXAMPLES / folder / "agent.py").exists() and f"def {function}(" in (
         EXAMPLES / folder / "agent.py"

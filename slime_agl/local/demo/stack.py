@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,8 @@ from slime_agl.trace.invariants import check_against
 
 # Attempts whose place among fixed answers is kept.
 ATTEMPTS = 4096
+# Tokens of a conversation with fixed answers: the prompts of coding programs alone have tens of thousands.
+SCRIPTED_CONTEXT = 200_000
 
 
 class LocalStack:
@@ -38,7 +40,7 @@ class LocalStack:
 
     model: 'smollm2' or a Hugging Face directory. max_running: requests per batch. seed: of the engine's sampling.
     says: fixed answers instead of sampling, which each attempt at an execution gets in turn and repeated; the weights
-    are then not loaded. All ports are free ones.
+    are then not loaded. play: makes the answer to a prompt, in place of `says`. All ports are free ones.
 
     Raises (on entering):
         ConfigError: the model, or a package of the extra `local`, is missing.
@@ -46,16 +48,22 @@ class LocalStack:
     """
 
     def __init__(
-        self, model: str = "smollm2", *, max_running: int = 16, seed: int = 0, says: Sequence[str] = ()
+        self,
+        model: str = "smollm2",
+        *,
+        max_running: int = 16,
+        seed: int = 0,
+        says: Sequence[str] = (),
+        play: Callable[[str], str] | None = None,
     ) -> None:
-        self._name, self._max_running, self._seed, self._says = model, max_running, seed, says
+        self._name, self._max_running, self._seed, self._says, self._play = model, max_running, seed, says, play
         self._model: PreTrainedModel | None = None
         self._sampler: TransformersBackend | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> LocalStack:
         self.checkpoint: Path = resolve_model(self._name)
-        self.witness = Witness(self._scripted() if self._says else self._loaded())
+        self.witness = Witness(self._scripted() if self._says or self._play else self._loaded())
         with self._stack:
             self._engine = self._stack.enter_context(EngineThread(self.witness))
             self._router = self._stack.enter_context(start_router([self._engine.url]))
@@ -82,6 +90,8 @@ class LocalStack:
         turns: LRU[str, Iterator[ScriptedReply]] = LRU(ATTEMPTS)
 
         def answer(request: GenerateRequest) -> ScriptedReply:
+            if self._play is not None:
+                return ScriptedReply((*renderer.encode(self._play(renderer.decode(request.input_ids))), end))
             # The gateway numbers the requests of an attempt behind the last dash of their ids.
             attempt = request.rid.rpartition("-")[0]
             mine = turns.used(attempt)
@@ -89,7 +99,9 @@ class LocalStack:
                 mine = turns[attempt] = itertools.cycle(replies)
             return next(mine)
 
-        return ScriptedBackend(answer, text=renderer, vocab_size=1 << 24, model_path=str(self.checkpoint))
+        return ScriptedBackend(
+            answer, text=renderer, context_length=SCRIPTED_CONTEXT, vocab_size=1 << 24, model_path=str(self.checkpoint)
+        )
 
     @property
     def url(self) -> str:

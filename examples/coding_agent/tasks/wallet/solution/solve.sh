@@ -1,0 +1,1 @@
+sed -i 's/price >= self.coins/price > self.coins/' wallet.py
