@@ -7,9 +7,11 @@ import dataclasses
 from slime_agl.config.harness import HarnessConfig
 from slime_agl.errors import ConfigError, closest
 from slime_agl.harness.program import Program
-from slime_agl.harness.programs import claude_code, codex, mini_swe_agent, opencode, qwen_code
+from slime_agl.harness.programs import aider, claude_code, codex, mini_swe_agent, opencode, qwen_code
 
-PROGRAMS = {module.PROGRAM.name: module.PROGRAM for module in (claude_code, codex, opencode, qwen_code, mini_swe_agent)}
+# The first five have a shell tool and are run in every backend by scripts/harnesses.
+_MODULES = (claude_code, codex, opencode, qwen_code, mini_swe_agent, aider)
+PROGRAMS = {module.PROGRAM.name: module.PROGRAM for module in _MODULES}
 
 
 def program_named(name: str, version: str = "") -> Program:

@@ -15,6 +15,7 @@ from tests.conftest import flat
 
 COMMANDS = ("ls", "echo 42 > answer.txt", "rm wrong.txt")
 BACKENDS = ("local", "bwrap")
+WITH_A_SHELL = [name for name, program in PROGRAMS.items() if program.shell is not None]
 
 
 def require(name: str, backend: str) -> None:
@@ -25,7 +26,7 @@ def require(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", WITH_A_SHELL)
 def test_a_program_works_on_a_task_and_every_token_is_the_engines(
     run_harness, scripted, fake_sglang, token_exact, row, name, backend
 ):
@@ -41,11 +42,21 @@ def test_a_program_works_on_a_task_and_every_token_is_the_engines(
 
 
 def test_executions_of_one_program_do_not_meet(run_harness, scripted, fake_sglang, token_exact, row):
-    name = next((name for name in PROGRAMS if installed_here(PROGRAMS[name])), None)
+    name = next((name for name in WITH_A_SHELL if installed_here(PROGRAMS[name])), None)
     if name is None:
-        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed")
+        pytest.skip(f"none of {', '.join(WITH_A_SHELL)} is installed")
     scripted(PROGRAMS[name], COMMANDS)
     output = run_harness({"harness": name, "timeout_seconds": 100}, [row], n_samples=4)
     assert [sample.reward for sample in flat(output.samples)] == [1.0] * 4
     assert token_exact(fake_sglang, output.samples) > 0
     assert len({sample.rollout_id for sample in flat(output.samples)}) == 4
+
+
+def test_aider_edits_what_its_replies_quote(run_harness, fake_sglang, token_exact, row):
+    require("aider", "local")
+    edit = "answer.txt\n```\n<<<<<<< SEARCH\n=======\n42\n>>>>>>> REPLACE\n```"
+    fake_sglang.answer_with(lambda request: f"I write the answer.\n\n{edit}\n")
+    row["metadata"]["tests"] = row["metadata"]["tests"].replace("&& [ ! -e wrong.txt ]", "")
+    output = run_harness({"harness": "aider", "timeout_seconds": 100}, [row], sandbox={"backend": "local"})
+    assert [sample.reward for sample in flat(output.samples)] == [1.0]
+    assert token_exact(fake_sglang, output.samples) > 0
