@@ -39,5 +39,7 @@ def solution(text: str) -> str:
     """What solve.sh of the task does whose instruction stands in a conversation."""
     for task in sorted(TASKS.iterdir()):
         if (task / "instruction.md").read_text(encoding="utf-8").splitlines()[0] in text:
-            return (task / "solution" / "solve.sh").read_text(encoding="utf-8")
+            script = (task / "solution" / "solve.sh").read_text(encoding="utf-8")
+            # As one script: some programs take a bare `sed -i` for an edit, and want the file read first.
+            return f"bash -s <<'SOLUTION'\n{script}SOLUTION"
     return GIVE_UP

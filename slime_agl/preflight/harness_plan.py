@@ -54,6 +54,11 @@ def install_here(harness: str, section: dict[str, Any]) -> None:
         asyncio.run(Installer().install(program))
 
 
+def as_script(text: str) -> str:
+    """Shell lines as one command. Some programs take a bare `sed -i` for an edit and want the file read first."""
+    return f"bash -s <<'SOLUTION'\n{text.rstrip()}\nSOLUTION"
+
+
 def solver(harness: str, tasks: Sequence[HarborTask]) -> Callable[[str], str]:
     """Answers that look around, do what the task's solve.sh does, look again, and end.
 
@@ -73,7 +78,7 @@ def solver(harness: str, tasks: Sequence[HarborTask]) -> Callable[[str], str]:
 
     def play(prompt: str) -> str:
         script = next((text for first, text in scripts.items() if first in prompt), "true")
-        steps = [LOOK, script, LOOK, *([shell.last] if shell.last else [])]
+        steps = [LOOK, as_script(script), LOOK, *([shell.last] if shell.last else [])]
         number = len(TURNS.findall(prompt)) - 1
         if number >= len(steps):
             return "Done."
