@@ -66,3 +66,36 @@ def test_every_key_is_documented():
     rows = describe()
     assert ("agl.failure.max_attempts", "3") in [row[:2] for row in rows]
     assert all(meaning for _, _, meaning in rows)
+
+
+def test_a_program_is_the_agent_where_agent_is_a_mapping(monkeypatch) -> None:
+    config = Config.read({"agent": {"harness": "codex", "timeout_seconds": 60, "env": {"A": "prompt"}}})
+    assert (config.agent.harness, config.agent.timeout_seconds, config.agent.reward) == ("codex", 60.0, "verifier")
+    assert str(config.agent) == "harness codex" and config.agent.env == {"A": "prompt"}
+    monkeypatch.setenv("TASKS", "/somewhere")
+    config = Config.read({"agent": {"command": "x"}, "tasks": {"harbor": "$TASKS/mine"}})
+    assert str(config.tasks.folder) == "/somewhere/mine" and str(config.agent) == "command 'x'"
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"agent": {}}, "either a harness or a command, got neither"),
+        ({"agent": {"harness": "codex", "command": "x"}}, "got harness: codex, command: x"),
+        ({"agent": {"harness": "codex", "timeout": 3}}, r"agl\.agent\.timeout is not a key.*timeout_seconds"),
+        ({"agent": {"harness": "codex", "timeout_seconds": 0}}, "timeout_seconds is 0"),
+        ({"agent": {"harness": "codex", "on_exit": "mask"}}, "grade, zero, fail"),
+        ({"agent": {"command": "x", "version": "1"}}, "its own version"),
+        ({"agent": {"harness": "codex", "install": "x"}}, "installs itself"),
+        ({"agent": 3}, r"agl\.agent is 3 \(int\), it must be a string or a mapping"),
+    ],
+)
+def test_a_program_that_cannot_be_run_is_refused(section, says) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Config.read(section)
+
+
+def test_a_folder_of_tasks_names_variables_that_are_set(monkeypatch) -> None:
+    monkeypatch.delenv("UNSET", raising=False)
+    with pytest.raises(ConfigError, match="is not set"):
+        _ = Config.read({"agent": "a.b", "tasks": {"harbor": "$UNSET/x"}}).tasks.folder

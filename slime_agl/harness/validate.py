@@ -20,6 +20,7 @@ from slime_agl.harness.task import Task, of_harbor
 
 SOLUTION, SOLVE = "/solution", "solve.sh"
 LABELS = {"purpose": "validation"}
+UNSOLVED = "it has no solution/solve.sh, so nobody knows whether it can be solved"
 
 Verdict = Literal["pass", "look", "fail"]
 
@@ -39,7 +40,7 @@ class Tried:
     def verdict(self) -> Verdict:
         if not self.words:
             return "pass"
-        return "look" if self.oracle is None and self.empty == 0 else "fail"
+        return "look" if self.words == UNSOLVED else "fail"
 
     def as_dict(self) -> dict[str, object]:
         return {**asdict(self), "verdict": self.verdict}
@@ -95,7 +96,7 @@ def _wrong(oracle: float | None, empty: float) -> str:
     if empty != 0:
         return f"doing nothing is rewarded with {empty:g}, it must be 0"
     if oracle is None:
-        return "it has no solution/solve.sh, so nobody knows whether it can be solved"
+        return UNSOLVED
     if oracle != 1:
         return f"its own solution is rewarded with {oracle:g}, it must be 1"
     return ""
