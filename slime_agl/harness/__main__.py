@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from slime_agl.errors import SlimeAglError
 from slime_agl.harness.catalog import program_named
 from slime_agl.harness.install import Installer
 
@@ -18,4 +19,7 @@ async def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    try:
+        asyncio.run(main(sys.argv[1:]))
+    except SlimeAglError as error:
+        sys.exit(f"slime_agl.harness: {error}")
