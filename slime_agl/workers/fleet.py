@@ -339,9 +339,10 @@ class Fleet:
             try:
                 await self._start_another()
             except Exception as error:  # of the machine, of Ray, of the worker: each may be gone at the next try
-                logger.error("try %d to start a worker in place of %s failed: %s", failed, member.link.name, error)
+                why = str(error) or type(error).__name__
+                logger.error("try %d to start a worker in place of %s failed: %s", failed, member.link.name, why)
                 if failed >= TRIES_TO_REPLACE and not len(self._crew):
-                    self._crew.refuse(SlimeAglError(f"no worker is left, and none can be started: {error}"))
+                    self._crew.refuse(SlimeAglError(f"no worker is left, and none can be started: {why}"))
             else:
                 break
             await asyncio.sleep(pause)
