@@ -196,6 +196,10 @@ class Config:
         "the agent's task: by default `prompt`, `label` and the row's metadata; a mapping `{field: source}` selects "
         "and renames fields; the import path of `f(sample)` replaces the task",
     )
+    columns: tuple[str, ...] = key(
+        (),
+        "columns of the data rows that join the task, beside `prompt`, `label` and the metadata; slime drops them",
+    )
     model: str = key("policy", "model name shown to agents")
     resource_name: str = key(
         "main_llm", "name of the Agent Lightning resource with the endpoint, for agents that look one up by name"
