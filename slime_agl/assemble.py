@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from slime_agl.engine.base import Engine, Replay
 from slime_agl.engine.router import RouterEngine
 from slime_agl.errors import ConfigError
 from slime_agl.gateway.http.server import Gateway, GatewayParts
+from slime_agl.gateway.turn.selection import Selection
 from slime_agl.host import RolloutArgs, load_object, load_processor, where
 from slime_agl.in_process import InProcess
 from slime_agl.lightning.service import Lightning
@@ -29,8 +31,13 @@ from slime_agl.workers.importable import require_portable
 
 logger = logging.getLogger(__name__)
 
+# Leads a value of agl.templates that is a path.
+IN_FILE = "file:"
 
-def make_renderer(args: RolloutArgs, tokenizer: Any, *, trust_remote_code: bool = True) -> Renderer:
+
+def make_renderer(
+    args: RolloutArgs, tokenizer: Any, *, image_dir: str | None = None, trust_remote_code: bool = True
+) -> Renderer:
     """Make the renderer of slime's checkpoint and chat template. trust_remote_code: see `make_runtime`.
 
     Raises:
@@ -43,7 +50,10 @@ def make_renderer(args: RolloutArgs, tokenizer: Any, *, trust_remote_code: bool 
         template_kwargs=args.apply_chat_template_kwargs,
         extra_stop_ids=stop_ids_of(str(args.hf_checkpoint)) | set(args.rollout_stop_token_ids or ()),
         encoder=fast_encoder(tokenizer),
-        vision=Vision(lambda: load_processor(str(args.hf_checkpoint), trust_remote_code=trust_remote_code)),
+        vision=Vision(
+            lambda: load_processor(str(args.hf_checkpoint), trust_remote_code=trust_remote_code),
+            None if image_dir is None else Path(image_dir),
+        ),
     )
 
 
@@ -82,11 +92,13 @@ def make_runtime(
         end_leftovers=config.runners.end_leftovers,
         tokens=config.spans == "tokens",
         frozen=args.frozen_models,
+        resource_name=config.resource_name,
+        templates=_prompt_templates(config.templates or {}),
         dashboard_port=config.dashboard_port,
     )
     checkpoint = _checkpoint(args)
     tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
-    renderer = make_renderer(args, tokenizer, trust_remote_code=trust_remote_code)
+    renderer = make_renderer(args, tokenizer, image_dir=config.image_dir, trust_remote_code=trust_remote_code)
     plan = make_plan(renderer, checkpoint)
     parts = GatewayParts(
         engine=engine
@@ -99,6 +111,7 @@ def make_runtime(
         sink=lightning.sink,
         model=config.model,
         policy=config.sampling,
+        selection=Selection.of(config.train),
     )
     gateway = Gateway(config.gateway, parts)
     return InProcess(config=config, renderer=renderer, gateway=gateway, lightning=lightning, origin=origin)
@@ -120,6 +133,20 @@ def _checkpoint(args: RolloutArgs) -> str:
 
 def _replay(args: RolloutArgs) -> Replay:
     return Replay(args.experts_width, args.rollout_top_p if args.rollout_top_p != 1.0 else None)
+
+
+def _prompt_templates(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of `agl.templates`, read from their files where one is named."""
+    texts = {}
+    for name, text in given.items():
+        if text.startswith(IN_FILE):
+            path = Path(text.removeprefix(IN_FILE))
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"agl.templates.{name}: {path} cannot be read: {error}") from error
+        texts[name] = text
+    return texts
 
 
 def _template(path: Any) -> str | None:

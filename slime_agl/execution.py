@@ -15,9 +15,15 @@ from slime_agl.lightning.outcome import Lane, RolloutOutcome
 from slime_agl.record.run import Try
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Account, Segment, account, segments
+from slime_agl.trace.turn import SKIPPED
 
 if TYPE_CHECKING:
     from slime_agl.lightning._agl import Span
+
+# Leads a refused request that is quoted in an error.
+REFUSED = "the gateway refused its first request: "
+# Leads the reasons of an execution all of whose turns `agl.train` excludes.
+LEFT_OUT = "none of its turns trains under agl.train"
 
 Failure = Literal["", "agent_error", "engine_error", "deadline", "no_llm_call", "no_reward"]
 
@@ -62,6 +68,8 @@ class Execution:
     failure: the boundary that broke, or ''. segments: the token sequences that may train.
     seconds: wall time; engine_seconds: time spent waiting for the engine, parked turns included, summed over turns.
     engine_errors: engine failures reported to the agent, in order. earlier: previous attempts.
+    refused: the first request that the gateway refused, quoted with status, code and message; '' without one. The error
+    of a failed execution ends with it.
     """
 
     rollout_id: str
@@ -83,6 +91,7 @@ class Execution:
     emitted: tuple[Emitted, ...] = ()
     engine_errors: tuple[EngineFailure, ...] = ()
     earlier: tuple[Try, ...] = ()
+    refused: str = ""
 
     @property
     def engine_seconds(self) -> float:
@@ -103,6 +112,14 @@ def finish(job: Job, outcome: RolloutOutcome) -> Execution:
     superseded: Counter[str] = Counter()
     for session in sealed[:-1]:
         superseded["superseded_attempt"] += sampled_tokens(session.ledger)
+    failure = failure_of(final.status, bool(parts), last.engine_errors)
+    error = final.error or "\n".join(one.message for one in last.engine_errors)
+    skipped = Counter(turn.untrained for turn in last.ledger.turns if turn.untrained.startswith(SKIPPED))
+    if failure == "no_llm_call" and skipped:
+        told = ", ".join(f"{reason} {count}" for reason, count in skipped.items())
+        error = f"{LEFT_OUT}: {told}"
+    if failure and last.refused:
+        error = f"{error.rstrip()}\n{REFUSED}{last.refused}".lstrip()
     return Execution(
         rollout_id=outcome.rollout_id,
         attempt_id=final.attempt_id,
@@ -111,8 +128,8 @@ def finish(job: Job, outcome: RolloutOutcome) -> Execution:
         final_text=last.final_text,
         messages=last.messages,
         spans=final.spans,
-        failure=failure_of(final.status, bool(parts), last.engine_errors),
-        error=final.error or "\n".join(one.message for one in last.engine_errors),
+        failure=failure,
+        error=error,
         error_code=final.error_code,
         ledger=last.ledger,
         segments=parts,
@@ -126,6 +143,7 @@ def finish(job: Job, outcome: RolloutOutcome) -> Execution:
             Try(session.ledger, attempt.error or "", session.engine_errors)
             for session, attempt in zip(sealed[:-1], outcome.attempts[:-1], strict=True)
         ),
+        refused=last.refused,
     )
 
 

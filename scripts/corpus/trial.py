@@ -10,13 +10,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.proof.probes import KINDS
 from slime_agl.chat.template.delta import DeltaEncoder
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.systems import Systems
 from slime_agl.chat.template.tail import Continuation, Fork, render_whole
 from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import TemplateError
@@ -62,7 +63,7 @@ def attempt(renderer: Renderer, *, thorough: bool = True) -> Outcome:
     rendering, assembling, outcome = DeltaEncoder(renderer, plan), DeltaEncoder(renderer, plan), Outcome()
     rendering._glue = _NoGlue()
     for kind in KINDS:
-        one = plan.find(kind)
+        one = plan.report.kinds[kind]
         if one.method == "fork":
             outcome.verdicts[kind] = REFUSED if one.reason == "template_refused" else FORKS
             outcome.reasons[kind] = one.reason
@@ -70,11 +71,21 @@ def attempt(renderer: Renderer, *, thorough: bool = True) -> Outcome:
         outcome.verdicts[kind] = EXTENDED if one.method == "short" else LOOKS_BACK
         if one.rewrites(reasoning=False):
             outcome.rewrites.add(kind)
-        for number, c in enumerate(continuations(kind, thorough=thorough)):
+        for number, sent in enumerate(continuations(kind, thorough=thorough)):
+            c = shown(sent, plan.systems)
             _try(renderer, rendering, c, f"{kind} #{number}", outcome)
             if thorough and kind in ASSEMBLED:
                 _try(renderer, assembling, c, f"{kind} #{number} assembled", outcome)
     return outcome
+
+
+def shown(c: Continuation, systems: Systems) -> Continuation:
+    """A continuation with its system messages as the template takes them."""
+    return replace(
+        c,
+        context=systems.shown(c.context, first=True),
+        new_messages=systems.shown(c.new_messages, first=False),
+    )
 
 
 class _NoGlue:

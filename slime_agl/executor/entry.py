@@ -95,9 +95,9 @@ def summary_of(execution: Execution) -> Summary:
 def response_of(segment: Segment) -> tuple[int, Spans]:
     """Length of a segment's response in tokens, and its spans by the weights that sampled them.
 
-    A span is [start, end, version], ascending, `end` excluded. Tokens outside all spans were not sampled, or the engine
-    reported no version. `Sample.weight_versions` has one version per engine answer, and cannot tell the parts of a turn
-    apart.
+    A span is [start, end, version], ascending, `end` excluded. Tokens outside all spans do not train here, or the
+    engine reported no version. `Sample.weight_versions` has one version per engine answer, and cannot tell the parts of
+    a turn apart.
     """
     spans: Spans = []
     first, at = segment.first_trained, 0
@@ -105,7 +105,7 @@ def response_of(segment: Segment) -> tuple[int, Spans]:
         at += len(turn.new_ids) if place > first else 0
         for part in turn.parts:
             start, at = at, at + len(part.ids)
-            if not part.weight_version or start == at:
+            if not part.weight_version or start == at or turn.index not in segment.trained:
                 continue
             if spans and spans[-1][1:] == [start, part.weight_version]:
                 spans[-1][1] = at

@@ -46,6 +46,7 @@ def recorded(execution: Execution, found: Verdict) -> RecordedExecution:
         engine_errors=execution.engine_errors,
         earlier=execution.earlier,
         row=found.row,
+        refused=execution.refused,
     )
 
 

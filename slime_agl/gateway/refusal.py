@@ -33,6 +33,20 @@ class Refusal(SlimeAglError):
         self.after: int | None = None
 
 
+# Characters of a refusal's message that are quoted elsewhere.
+QUOTED = 400
+
+
+def quoted(request: str, refusal: Refusal) -> str:
+    """One line for logs and errors: the request, the status and code it was refused with, and the message.
+
+    request: method and path within the attempt, such as `POST /v1/messages`.
+    """
+    words = " ".join(refusal.message.split())
+    words = words if len(words) <= QUOTED else words[: QUOTED - 3] + "..."
+    return f"{request}: {refusal.status} {refusal.code or refusal.type}: {words}"
+
+
 def bad_field(param: str, message: str) -> Refusal:
     """400 for a field that is malformed or cannot be honoured."""
     return Refusal(400, message, param=param)

@@ -30,7 +30,8 @@ class Lightning:
     """Store, resources, spans and runners of one process, on the event loop that calls `start`.
 
     agent: anything `load_agents` accepts. tokens: write token ids and logprobs into turn spans.
-    templates: f-string prompt templates that agents get beside the model, by resource name.
+    resource_name: of the model being trained. templates: f-string prompt templates that agents get beside it, by
+    resource name.
     frozen: endpoints of models that are not trained (`http://host:port/v1`), by resource name; agents call
     them directly, so their answers are not recorded.
     dashboard_port: loopback port of Agent Lightning's dashboard, None for none.
@@ -49,10 +50,17 @@ class Lightning:
         tokens: bool = False,
         templates: Mapping[str, str] | None = None,
         frozen: Mapping[str, str] | None = None,
+        resource_name: str = MAIN_LLM,
         dashboard_port: int | None = None,
     ) -> None:
-        if MAIN_LLM in (frozen or ()):
-            raise ConfigError(f"a frozen model is named {MAIN_LLM}, which is the model being trained; rename it")
+        if resource_name in (frozen or ()):
+            raise ConfigError(f"a frozen model is named {resource_name}, which is the model being trained; rename it")
+        if taken := sorted({resource_name, *(frozen or ())} & set(templates or ())):
+            raise ConfigError(
+                f"agl.templates names {taken[0]}, which is the resource of a model; rename the template, or set "
+                "agl.resource_name"
+            )
+        self._resource_name = resource_name
         self._agents = load_agents(agent)
         self._make_pool = partial(
             RunnerPool,
@@ -136,7 +144,7 @@ class Lightning:
         _started(self._pool).calls.expect(endpoint)
         main = ProxyLLM(endpoint=endpoint, model=model, sampling_parameters=dict(sampling_parameters))
         # The model being trained comes first: functional agents take the first LLM they see.
-        resources = {MAIN_LLM: main, **self._frozen, **self._templates}
+        resources = {self._resource_name: main, **self._frozen, **self._templates}
         self._step = step
         snapshot = await store.add_resources(resources)
         self._snapshots[snapshot.resources_id] = step

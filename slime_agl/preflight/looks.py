@@ -169,6 +169,8 @@ def _template(renderer: Renderer) -> Iterator[Finding]:
         yield Finding("chat template", "look", f"forks at {', '.join(forks)}{kwargs}; see slime-agl audit")
     else:
         yield Finding("chat template", "pass", f"all {len(report.kinds)} kinds of continuation are exact{kwargs}")
+    if told := report.system_messages():
+        yield Finding("system messages", "pass", told)
     for stop in report.missing_stops:
         yield Finding("stop tokens", "look", f"{', '.join(stop.kinds)} fork: {stop.advice()}")
     if report.hidden:

@@ -209,6 +209,7 @@ def _execution(data: Mapping[str, object]) -> RecordedExecution:
         row=None if row is None else mapping(shallow(row, "row"), "row"),
         samples=tuple(_sample(sample, ledger, longest) for sample in listed(data["samples"], "samples")),
         blotted=_counts(data.get("blotted", {}), "blotted"),
+        refused=text(data.get("refused", ""), "refused"),
         **fields_of(data, _SCALARS),
     )
 

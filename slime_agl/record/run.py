@@ -95,7 +95,7 @@ class RecordedExecution:
     failure: '' or the boundary that broke. error: the traceback. started: seconds since the epoch.
     counters: the gateway's. engine_errors: as in Try. earlier: the attempts before the one described here.
     row: prompt, label, metadata and custom_rm_path of the Sample it was made from, if `task` does not hold them.
-    blotted: number of credentials removed, by place.
+    blotted: number of credentials removed, by place. refused: as in Execution.
     """
 
     ledger: Ledger
@@ -113,6 +113,7 @@ class RecordedExecution:
     earlier: tuple[Try, ...] = ()
     row: Mapping[str, Any] | None = None
     blotted: Mapping[str, int] = field(default_factory=dict)
+    refused: str = ""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -202,6 +203,7 @@ def _blotted(execution: RecordedExecution, bytes_of: Callable[[int], bytes]) -> 
         earlier=earlier,
         samples=samples,
         error=blot_text(execution.error, "error", account),
+        refused=blot_text(execution.refused, "refused", account),
         engine_errors=_blotted_failures(execution.engine_errors, account),
         rewards=tuple((after, blot(dimensions, "rewards", account)) for after, dimensions in execution.rewards),
         spans=tuple(blot(span, "spans", account) for span in execution.spans),
@@ -262,7 +264,7 @@ def texts_of(pieces: Iterable[bytes]) -> list[str]:
     return texts
 
 
-_SCALARS = ("task", "reward", "failure", "error", "started", "seconds")
+_SCALARS = ("task", "reward", "failure", "error", "started", "seconds", "refused")
 _SAMPLE_SCALARS = ("index", "group_index", "rollout_id", "segment", "status", "reward", "removed")
 
 

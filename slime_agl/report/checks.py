@@ -17,11 +17,17 @@ NO_CALL = "it ended without calling its endpoint; its client's base_url must be 
 COUNTED = {
     "joined_retries": "requests were retries, which joined the call they repeat",
     "ill_formed_replies": "replies had call syntax that did not parse",
+    "system_messages_reshaped": "system messages were shown as the template can: see slime-agl audit",
     "context_overflow": "requests were refused because the conversation was too long",
     "sampling_overridden": "requests asked for other sampling parameters than the trainer's, which apply",
     "constrained_turns": "turns were sampled under a grammar (`response_format`): their logprobs are not the policy's",
     "dropped_calls": "calls outlived their abort",
 }
+# Counters by what leads their names: the finding's name, and what it means.
+LEFT_ASIDE = (
+    ("ignored_fields/", "ignored fields", "they change no token"),
+    ("hosted_tools/", "hosted tools", "left out, as no server runs them here and nothing demands them"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,15 @@ def _rewards_differ(rows: list[Row]) -> Finding:
 
 def _counted(rows: list[Row], executions: list[RecordedExecution]) -> Iterator[Finding]:
     counters = sum((Counter(execution.counters) for execution in executions), Counter())
+    if counters["refused_requests"]:
+        first = next((execution.refused for execution in executions if execution.refused), "")
+        words = f"{counters['refused_requests']} requests were refused; the first: {first}"
+        yield Finding("refused requests", "look", words)
+    for name, kind, words in LEFT_ASIDE:
+        left = {key.partition("/")[2]: count for key, count in sorted(counters.items()) if key.startswith(name)}
+        if left:
+            told = ", ".join(f"{key} ×{count}" for key, count in left.items())
+            yield Finding(kind, "pass", f"{told}: {words}")
     for name, words in COUNTED.items():
         if counters[name]:
             yield Finding(name.replace("_", " "), "look", f"{counters[name]} {words}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from slime_agl.config import FailureConfig
 from slime_agl.errors import AgentError, RewardError
+from slime_agl.execution import LEFT_OUT, REFUSED
 from slime_agl.executor.entry import Summary
 
 # A flaky agent may fail a few times at first: before anything has worked, at least this many executions must fail.
@@ -22,6 +23,11 @@ _ADVICE = {
     "no_llm_call": (
         "they ended without an LLM call, so there is nothing to train on: the agent has to send its requests to the "
         "endpoint of the LLM resource it is given"
+    ),
+    LEFT_OUT: "change the rules of agl.train, or see with `slime-agl check` what the agent sends",
+    REFUSED: (
+        "they ended without an answered LLM call, so there is nothing to train on: the gateway refused what their "
+        "agents sent; change the request as the refusal says"
     ),
     "no_reward": (
         "return a number from the agent, call agl.emit_reward, set agl.reward, or pass --custom-rm-path or --rm-type"
@@ -93,4 +99,6 @@ def all_failed(who: str, kinds: Counter[str], error: str) -> str:
     counts = ", ".join(f"{kind or 'nothing to train'} {count}" for kind, count in kinds.most_common())
     most = max(kinds, key=lambda kind: kinds[kind], default="")
     shown = f"; the first error:\n{error.rstrip()}" if error else ""
-    return f"all {kinds.total()} executions of {who} failed ({counts}); {_ADVICE[most]}{shown}"
+    reason = next((reason for reason in (LEFT_OUT, REFUSED) if most == "no_llm_call" and reason in error), most)
+    advice = _ADVICE[reason]
+    return f"all {kinds.total()} executions of {who} failed ({counts}); {advice}{shown}"

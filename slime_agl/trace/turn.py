@@ -15,6 +15,8 @@ from slime_agl.errors import InvariantError
 from slime_agl.trace.replay import Experts, TopP
 
 STOP, LENGTH, ABORT = "stop", "length", "abort"
+# Leads the reason of a turn that its agent received, but that is not chosen to train.
+SKIPPED = "skipped_"
 
 
 def token_array(ids: Iterable[int]) -> array:
@@ -98,6 +100,11 @@ class Turn:
     ended: float = 0.0
     engine_seconds: float = 0.0
     media: Media | None = None
+
+    @property
+    def received(self) -> bool:
+        """True if the agent received the answer, so that a later turn may continue it, whether or not it trains."""
+        return not self.untrained or self.untrained.startswith(SKIPPED)
 
     @property
     def output_length(self) -> int:

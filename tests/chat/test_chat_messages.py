@@ -73,7 +73,7 @@ def test_an_image_of_any_shape_is_a_part_of_its_own(part: dict) -> None:
             {"type": "image_url", "image_url": {}},
             "is an image at 'None'; give a data:, http:// or https:// URL",
         ),
-        ("user", {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "is an image at 'file:///etc"),
+        ("user", {"type": "image_url", "image_url": {"url": "ftp://x/y.png"}}, "is an image at 'ftp://x"),
         ("user", {"type": "image", "source": {"type": "file", "file_id": "f"}}, "is an image at 'None'"),
         ("user", {"type": "image_url", "image_url": {"url": "http://x", "detail": "low"}}, "asks for detail 'low'"),
         ("user", {"type": "input_audio", "input_audio": {}}, "has type 'input_audio'; send text and images only"),
@@ -210,3 +210,15 @@ def test_a_reply_recognises_its_own_message_raw_and_normalised(reply: Reply) -> 
         for c in reply.tool_calls
     ]
     assert same_reply(reply, {"role": "assistant", "content": reply.text or None, "tool_calls": calls})
+
+
+def test_an_echo_without_the_text_beside_its_calls_is_the_same_turn() -> None:
+    reply = Reply("Let me see.", "", (ToolCall("c1", "add", '{"a": 1}'),))
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    echo = {"role": "assistant", "content": None, "tool_calls": [call]}
+    assert same_reply(reply, echo)
+    assert same_reply(reply, {name: value for name, value in echo.items() if name != "content"})
+    assert not same_reply(reply, echo | {"content": "Other words."})
+    other = call | {"function": {"name": "add", "arguments": '{"a": 2}'}}
+    assert not same_reply(reply, echo | {"tool_calls": [other]})
+    assert not same_reply(Reply("Let me see.", "", ()), {"role": "assistant", "content": None})

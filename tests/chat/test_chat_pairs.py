@@ -7,6 +7,7 @@ import os
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from pairs import PAIRS, renderer_of
@@ -16,6 +17,7 @@ from slime_agl.chat.proof.probes import KINDS
 from slime_agl.chat.template.delta import Delta, DeltaEncoder
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.chat.template.systems import Systems
 from slime_agl.chat.template.tail import Continuation, render_whole
 from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import TemplateError
@@ -23,7 +25,6 @@ from slime_agl.errors import TemplateError
 CONVERSATIONS = int(os.environ.get("TEMPLATE_CONVERSATIONS", "2"))  # of each kind, for each pair
 
 REFUSED, NO_MARKER = "fork: template_refused", "fork: no_marker"
-SYSTEM_REFUSED = dict.fromkeys(("system", "system_then_user", "tool_then_system"), REFUSED)
 TOOLS_REFUSED = dict.fromkeys(
     ("tool", "parallel_tools", "tool_then_user", "parallel_tools_then_user", "tool_then_system", "tool_then_prefill"),
     REFUSED,
@@ -36,18 +37,10 @@ LOOKS_BACK = dict.fromkeys(
     ("tool", "parallel_tools", "tool_then_user", "parallel_tools_then_user", "tool_then_system", "tool_then_prefill"),
     "real: tail_differs",
 )
-# Between two openers that are stop tokens stands one that is none: <|system|>.
-OPENERS = {"again": NO_MARKER, "system": NO_MARKER, "system_then_user": "fork: stop_token_behind"}
-# Every system message is moved to the beginning of the prompt.
-SYSTEM_MOVED = dict.fromkeys(("system", "system_then_user", "tool_then_system"), "fork: shown_elsewhere")
+OPENERS = {"again": NO_MARKER}
 # What is not proven with the short context, and why; all other kinds are 'short'.
 EXCEPTIONS = {
-    "qwen3.5": SYSTEM_REFUSED,
-    "qwen3.6": SYSTEM_REFUSED,
-    "deepseek-v3": LOOKS_BACK | SYSTEM_MOVED,
-    "deepseek-v3.1": SYSTEM_MOVED,
-    "deepseek-v3.2": SYSTEM_MOVED,
-    "deepseek-v4": SYSTEM_MOVED,
+    "deepseek-v3": LOOKS_BACK,
     # <|end|> closes the turns of a history, but is no token that ends a turn of the model.
     "gpt-oss": {kind: "fork: marker_misplaced" for kind in ONE_CALL_ONLY}
     | dict.fromkeys(("user", "again", "system", "system_then_user", "user_then_prefill"), NO_MARKER),
@@ -55,19 +48,28 @@ EXCEPTIONS = {
     "llama3.2": ONE_CALL_ONLY,
     "glm4.5": OPENERS,
     "glm5": OPENERS,
-    "mistral-nemo": SYSTEM_REFUSED | ANSWERS_ONLY,
+    "mistral-nemo": ANSWERS_ONLY,
     "mistral-small": TOOLS_REFUSED,
     "mistral-small-3.1": TOOLS_REFUSED,
-    "devstral-2": SYSTEM_REFUSED,
+}
+# How system messages beside the first are shown: those of other templates as they are sent.
+SYSTEMS = {
+    **dict.fromkeys(("qwen3.5", "qwen3.6"), Systems(folds=True, later="as_user")),  # only one, only at the beginning
+    **dict.fromkeys(("qwen3-vl", "gpt-oss", "minimax-m2"), Systems(folds=True, later="as_user")),  # further ones hidden
+    # Every system message is moved to the beginning of the prompt.
+    **dict.fromkeys(
+        ("deepseek-v3", "deepseek-v3.1", "deepseek-v3.2", "deepseek-v4"), Systems(folds=False, later="as_user")
+    ),
+    # Between two openers that are stop tokens stands one that is none: <|system|>.
+    **dict.fromkeys(("glm4.5", "glm5"), Systems(folds=False, later="as_user")),
+    "devstral-2": Systems(folds=False, later="as_user"),
+    "mistral-nemo": Systems(folds=True, later="joined"),  # users and assistants must alternate
 }
 # What a template takes and never shows to the model.
 HIDDEN = {
     "smollm2": ("tools", "tool_calls"),
-    "qwen3-vl": ("later_system",),
     "deepseek-v3": ("tools",),
     "deepseek-v3.1": ("tools",),
-    "gpt-oss": ("later_system",),
-    "minimax-m2": ("later_system",),
 }
 # Kinds at which a turn without reasoning, and one with reasoning, stays as the model was shown it; and the remedy.
 HISTORY = {
@@ -150,6 +152,11 @@ def test_each_template_is_proven_for_the_kinds_the_table_says(name: str) -> None
 
 
 @pytest.mark.parametrize("name", PAIRS)
+def test_each_template_is_shown_system_messages_as_the_table_says(name: str) -> None:
+    assert pair(name)[1].systems == SYSTEMS.get(name, Systems())
+
+
+@pytest.mark.parametrize("name", PAIRS)
 def test_what_each_template_hides_is_named(name: str) -> None:
     report = pair(name)[1].report
     assert (report.hidden, report.missing_stops) == (HIDDEN.get(name, ()), ())
@@ -169,12 +176,17 @@ def test_each_template_keeps_or_rewrites_its_history_as_the_table_says(name: str
 def test_what_is_proven_holds_for_conversations_the_audit_never_saw(name: str) -> None:
     renderer, plan = pair(name)
     encoder = DeltaEncoder(renderer, plan)
-    checked = {kind: 0 for kind in KINDS if plan.method(kind) != "fork"}
+    checked = {kind: 0 for kind, one in plan.report.kinds.items() if one.method != "fork"}
     for kind in KINDS:
         for number in range(CONVERSATIONS):
-            c = Talk(random.Random(f"{name} {kind} {number}")).continuation(kind)
+            sent = Talk(random.Random(f"{name} {kind} {number}")).continuation(kind)
+            c = replace(
+                sent,
+                context=encoder.shown(sent.context, first=True),
+                new_messages=encoder.shown(sent.new_messages, first=False),
+            )
             checked[kind] = checked.get(kind, 0) + holds(renderer, encoder, c)
-    never = [kind for kind, count in checked.items() if count == 0 and plan.method(kind) != "fork"]
+    never = [kind for kind, count in checked.items() if count == 0 and plan.report.kinds[kind].method != "fork"]
     assert not never, "a kind that is called proven was refused in every conversation"
 
 
@@ -204,6 +216,7 @@ class Talk:
 
     def __init__(self, dice: random.Random) -> None:
         self.dice, self.count = dice, 0
+        self.systems = random.Random(dice.random())
 
     def text(self, words: tuple[str, ...] = WORDS) -> str:
         return "".join(self.dice.choices(words, k=self.dice.randint(1, 5))) or "x"
@@ -230,7 +243,9 @@ class Talk:
     def continuation(self, kind: str) -> Continuation:
         head, *_ = parts = kind.split("_then_")
         tools = TOOLS if self.dice.random() < 0.5 or "tool" in head or "call" in head else None
-        context = [{"role": "system", "content": self.text()}] * (self.dice.random() < 0.5) + [self.user()]
+        context = [{"role": "system", "content": self.text()}] * (self.dice.random() < 0.5)
+        context += [{"role": "system", "content": "Mind that, too."}] * (self.systems.random() < 0.3) + [self.user()]
+        context += [{"role": "system", "content": "And that."}] * (self.systems.random() < 0.3)
         for _ in range(self.dice.randint(0, 2)):
             earlier = self.turn(self.dice.choice([0, 1]) if tools else 0)
             answers: list[Callable[[], dict]] = [lambda call=call: self.result(call) for call in earlier.tool_calls]

@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 
 from slime_agl.chat.proof.audit import audit
+from slime_agl.chat.proof.probes import KINDS
 from slime_agl.chat.proof.report import KindReport, MissingStop
 from slime_agl.chat.template.delta import Delta, DeltaEncoder
 from slime_agl.chat.template.messages import Reply, ToolCall
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import BEHIND, ELSEWHERE, Seams
+from slime_agl.chat.template.systems import Systems
 from slime_agl.chat.template.tail import Continuation, Fork, Tail, tail_of
 
 MakeRenderer = Callable[[list[str], str], Renderer]
@@ -139,19 +141,22 @@ def test_content_that_a_template_rewrites_does_not_fork(tokenizer_for: MakeRende
         assert isinstance(encoder.delta(after({**RESULT, "content": said})), Delta), said
 
 
-def test_a_message_that_is_moved_to_the_front_of_the_prompt_forks(tokenizer_for: MakeRenderer) -> None:
+def test_a_message_that_is_moved_to_the_front_of_the_prompt_forks_unless_it_is_shown_as_a_users(
+    tokenizer_for: MakeRenderer,
+) -> None:
     template = (
         "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
         "{% for m in messages if m.role != 'system' %}{{ '<' + m.role + '>' + m.content + '<end>' }}{% endfor %}"
     )
     renderer = make(tokenizer_for, template, "<end>")
     system = {"role": "system", "content": "be brief"}
-    found = audit(renderer).report.kinds
-    assert {kind for kind, one in found.items() if one.reason == ELSEWHERE} == {
+    plan = audit(renderer)
+    assert {kind for kind in KINDS if plan.find(kind).reason == ELSEWHERE} == {
         "system",
         "system_then_user",
         "tool_then_system",
     }
+    assert plan.systems == Systems(folds=False, later="as_user") and plan.report.forks() == {}
     assert DeltaEncoder(renderer, Everything()).delta(after(system, USER, calls=())) == Fork(ELSEWHERE)
 
 
@@ -185,7 +190,8 @@ def test_a_gap_in_which_words_of_a_result_stand_is_refused_even_where_the_same_g
     [
         ("m.role == 'tool'", ("tools", "tool_results")),
         ("m.role == 'system'", ("tools", "system")),
-        ("m.role == 'system' and not loop.first", ("tools", "later_system")),
+        ("m.role == 'system' and not loop.first", ("tools",)),
+        ("'halyard' in m.content", ("tools", "later_system")),
         ("false", ("tools",)),
     ],
 )

@@ -12,9 +12,10 @@ from click.testing import CliRunner, Result
 from slime_agl.cli.main import main
 from slime_agl.testing.tokenizer import save_tiny_checkpoint
 
-REFUSES_SYSTEMS = (
+REFUSES_MORE = (
     "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system comes first') }}"
-    "{% endif %}{{ '<|im_start|>' + m.role + '\\n' }}"
+    "{% endif %}{% if m.role == 'user' and loop.index0 and messages[loop.index0 - 1].role == 'tool' %}"
+    "{{ raise_exception('a result is answered first') }}{% endif %}{{ '<|im_start|>' + m.role + '\\n' }}"
     "{% if m.reasoning_content and (loop.last or keep_thinking) %}<think>{{ m.reasoning_content }}</think>{% endif %}"
     "{{ m.content + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -28,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def strict(tmp_path: Path) -> str:
-    (tmp_path / "strict.jinja").write_text(REFUSES_SYSTEMS)
+    (tmp_path / "strict.jinja").write_text(REFUSES_MORE)
     return str(tmp_path / "strict.jinja")
 
 
@@ -50,7 +51,9 @@ def test_a_template_without_forks_is_status_0_and_fits_a_terminal(model: Path) -
 def test_what_the_template_refuses_is_status_1_and_told_apart_from_forks(model: Path, strict: str) -> None:
     done = audit(model, "--chat-template", strict)
     assert done.exit_code == 1
-    assert "tool result, system               refused" in done.stdout
+    assert "tool result, user                 refused" in done.stdout
+    told = "several at the beginning become one; later ones are joined to the message before or after them"
+    assert told in " ".join(done.stdout.split())
     assert "refused: the agent gets a 400" in done.stdout and "fork:" not in done.stdout
 
 

@@ -17,11 +17,13 @@ from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.template.delta import DeltaEncoder
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
+from slime_agl.config.train import TrainConfig
 from slime_agl.engine.router import RouterEngine
 from slime_agl.execution import Execution
 from slime_agl.executor.samples import SampleBuilder
 from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
+from slime_agl.gateway.turn.selection import Selection
 from slime_agl.host import RolloutArgs, Sample, default_args
 from slime_agl.testing.tokenizer import tiny_tokenizer, tool_call_text
 from slime_agl.trace.invariants import Seen, check_against
@@ -137,17 +139,25 @@ class Bench:
 async def make_bench(fake_sglang: Any) -> AsyncIterator[Callable[..., Bench]]:
     benches: list[Bench] = []
 
-    def make(policy: str = "trainer", history: str = "append", url: str = "", **config: Any) -> Bench:
-        renderer = Renderer(fake_sglang.tokenizer)
+    def make(
+        policy: str = "trainer",
+        history: str = "append",
+        url: str = "",
+        template: str = "",
+        train: TrainConfig | None = None,
+        **config: Any,
+    ) -> Bench:
+        renderer = Renderer(fake_sglang.tokenizer, chat_template=template or None)
         notes = Notes()
         parts = GatewayParts(
             engine=RouterEngine(url or fake_sglang.url),
             renderer=renderer,
-            delta=DeltaEncoder(renderer, PLAN, history=history),
+            delta=DeltaEncoder(renderer, audit(renderer) if template else PLAN, history=history),
             parser=ReplyParser(renderer),
             sink=notes,
             model="policy",
             policy=policy,
+            selection=Selection.of(train or TrainConfig()),
         )
         gateway = Gateway(GatewayConfig(**config), parts)
         gateway.start()

@@ -201,7 +201,7 @@ async def test_the_models_are_listed_in_its_own_shape(connect):
 @pytest.mark.parametrize(
     "field, value",
     [
-        ("tools", [{"type": "web_search_20250305", "name": "web_search"}]),
+        ("tools", [{"type": "bash_20250124", "name": "bash"}]),
         ("mcp_servers", [{"type": "url", "url": "https://x", "name": "x"}]),
         ("max_tokens", None),
         ("system", 3),

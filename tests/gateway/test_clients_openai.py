@@ -347,7 +347,19 @@ async def test_models_are_listed_and_found(bench):
 @pytest.mark.parametrize(
     "call, body, param",
     [
-        ("responses", {"input": "x", "tools": [{"type": "web_search"}]}, "tools[0]"),
+        ("responses", {"input": "x", "tools": [{"type": "local_shell"}]}, "tools[0]"),
+        (
+            "responses",
+            {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+            "tool_choice",
+        ),
+        ("responses", {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ("responses", {"input": "x", "tools": [{"type": "namespace", "tools": []}]}, "tools[0]"),
+        (
+            "responses",
+            {"input": "x", "tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "c"}]}]},
+            "tools[0].tools[0]",
+        ),
         ("responses", {"input": "x", "background": True}, "background"),
         ("responses", {"input": "x", "truncation": "auto"}, "truncation"),
         ("responses", {"input": "x", "conversation": "conv_1"}, "conversation"),

@@ -45,6 +45,10 @@ class Chat:
     def results(self, results: list[tuple[str, str]]) -> list[Item]:
         return [{"role": "tool", "tool_call_id": name, "content": text} for name, text in results]
 
+    def later(self, text: str) -> list[Item]:
+        """A system message in the middle of a conversation."""
+        return [{"role": "system", "content": text}]
+
     def body(self, ask: Ask) -> dict[str, Any]:
         tools = [{"type": "function", "function": _function(name)} for name in ask.tools]
         return (
@@ -63,7 +67,7 @@ class Chat:
 
     def sloppy(self, items: list[Item], rng: random.Random) -> list[Item]:
         """Return the items as a careless client echoes them."""
-        habit = rng.randrange(8)
+        habit = rng.randrange(16)
         return [_sloppy(item, habit) for item in items]
 
     def _said(self, name: str, message: dict[str, Any]) -> Said:
@@ -82,6 +86,9 @@ class Responses:
 
     def results(self, results: list[tuple[str, str]]) -> list[Item]:
         return [{"type": "function_call_output", "call_id": name, "output": text} for name, text in results]
+
+    def later(self, text: str) -> list[Item]:
+        return [{"type": "message", "role": "developer", "content": text}]
 
     def body(self, ask: Ask) -> dict[str, Any]:
         told = (
@@ -124,6 +131,9 @@ class Anthropic:
         blocks = [{"type": "tool_result", "tool_use_id": name, "content": text} for name, text in results]
         return [{"role": "user", "content": blocks}]
 
+    def later(self, text: str) -> list[Item]:
+        return [{"role": "system", "content": text}]
+
     def body(self, ask: Ask) -> dict[str, Any]:
         items = ask.history + ask.new
         tools = [{"name": name, "input_schema": {"type": "object"}} for name in ask.tools]
@@ -159,6 +169,9 @@ class Texts:
 
     def results(self, results: list[tuple[str, str]]) -> list[Item]:
         raise NotImplementedError("a text has no tool calls")
+
+    def later(self, text: str) -> list[Item]:
+        return []
 
     def body(self, ask: Ask) -> dict[str, Any]:
         return {"prompt": "".join(ask.history + ask.new), "max_tokens": ask.limit, "stream": ask.stream, "n": ask.n}
@@ -230,6 +243,8 @@ def _sloppy(message: Item, habit: int) -> Item:
             function = call["function"] | {"arguments": json.dumps(arguments, indent=1)}
             calls.append(call | {"function": function, "index": 0})
         message["tool_calls"] = calls
+    if habit & 8 and message.get("tool_calls"):
+        message["content"] = None
     return message
 
 

@@ -15,6 +15,7 @@ from tests.oracle.engine import Key, OracleEngine
 from tests.oracle.sayings import KINDS, TAG, WORD, Plan, saying, tag, word
 
 TEXT_KINDS = tuple(kind for kind in KINDS if "call" not in kind)
+LATER = 9  # numbers the tag of a system message; results of calls have lower ones
 MOST_FAILURES = 3  # the engine client's tries
 OPERATIONS = {
     "go": 14,
@@ -264,13 +265,14 @@ class Program:
         dialect, key = self._rng.choice(self._dialects), self._key()
         tools = self._rng.choice((("add", "sub"), ("add", "sub"), ())) if not isinstance(dialect, Texts) else ()
         items = dialect.start(f"You are agent {self._rng.randrange(3)}.", f"hello <think> 你 {self._tag(key)}")
+        items += self._later(dialect, key)
         return self._call(key, "root", dialect, Ask([], items, tools, self._rng.random() < 0.3))
 
     def _next(self, held: Held | None, n: int = 1) -> Made:
         if held is None:
             return self._fresh()
         key, rng = self._key(), self._rng
-        new = self._answers(held, key)
+        new = self._answers(held, key) + self._later(held.dialect, key)
         items = held.dialect.sloppy(held.items, rng) if rng.random() < 0.3 else held.items
         previous = held.said.id if isinstance(held.dialect, Responses) and rng.random() < 0.4 else ""
         limit = rng.randrange(1, 12) if rng.random() < 0.05 else 4096
@@ -303,6 +305,10 @@ class Program:
         if self._rng.random() < 0.2:
             self._rng.shuffle(order)
         return held.dialect.results([(name, f"result {self._tag(key, at)}") for at, name in enumerate(order)])
+
+    def _later(self, dialect: Any, key: Key) -> list[Any]:
+        """Now and then, a system message after the others."""
+        return dialect.later(f"mind {self._tag(key, LATER)}") if self._rng.random() < 0.15 else []
 
     def _pick(self, *, latest: bool) -> Held | None:
         if not self._turns:

@@ -12,8 +12,9 @@ from tests.oracle.families import family
 from tests.oracle.through_slime import MODES, run_steps
 
 PROGRAMS = int(os.environ.get("ORACLE_PROGRAMS", "12"))
-# One of each way to write a turn: closers, openers that stop, a template that looks back, one that drops reasoning.
-FAMILIES = ("tiny", "smollm2", "qwen3", "deepseek-v3", "glm4.5", "mistral-nemo")
+# One of each way to write a turn: closers, openers that stop, a template that looks back, one that drops reasoning, one
+# that takes a single system message.
+FAMILIES = ("tiny", "smollm2", "qwen3", "qwen3.6", "deepseek-v3", "glm4.5", "mistral-nemo")
 
 
 @pytest.mark.parametrize("name", FAMILIES)

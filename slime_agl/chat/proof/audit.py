@@ -12,9 +12,11 @@ from slime_agl.chat.proof.probes import ANSWER, KINDS, THOUGHT, USER, VALUE, cal
 from slime_agl.chat.proof.proofs import prove, try_render, whole
 from slime_agl.chat.proof.report import AuditReport, KindReport
 from slime_agl.chat.proof.stops import missing_stops
+from slime_agl.chat.proof.systems import find_systems
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.shape import PROBE_TOOLS
+from slime_agl.chat.template.systems import Systems
 from slime_agl.chat.template.tail import Method
 
 HISTORY_KWARGS: tuple[tuple[str, bool], ...] = (
@@ -32,6 +34,9 @@ class TemplateAudit:
 
     The usual kinds with the trainer's variables are proven at once (`report`); other kinds, and variables of single
     requests, at first use. A new stop id voids earlier findings. Thread-safe; each finding is made once.
+
+    systems: how system messages are shown. `find` judges kinds as they are then asked for; `report` has the kinds as
+    agents send them.
     """
 
     def __init__(self, renderer: Renderer) -> None:
@@ -39,8 +44,8 @@ class TemplateAudit:
         self._proving, self._making_room = threading.Lock(), threading.Lock()
         self._found: dict[tuple[frozenset[int], str], dict[str, KindReport]] = {}
         self._closes: dict[frozenset[int], bool] = {}
-        kinds = {kind: self.find(kind) for kind in KINDS}
-        self.report = _report(renderer, kinds)
+        self.systems, kinds = find_systems(renderer, {kind: self.find(kind) for kind in KINDS})
+        self.report = _report(renderer, kinds, self.systems)
 
     @property
     def closes_turns(self) -> bool:
@@ -85,7 +90,7 @@ def audit(renderer: Renderer) -> TemplateAudit:
     return TemplateAudit(renderer)
 
 
-def _report(renderer: Renderer, kinds: Mapping[str, KindReport]) -> AuditReport:
+def _report(renderer: Renderer, kinds: Mapping[str, KindReport], systems: Systems) -> AuditReport:
     show = partial(try_render, renderer, kwargs={})
     return AuditReport(
         closes_turns=_closes_turns(renderer),
@@ -99,6 +104,7 @@ def _report(renderer: Renderer, kinds: Mapping[str, KindReport]) -> AuditReport:
         hidden=hidden_from_model(renderer, kinds),
         images=shows_images(renderer),
         missing_stops=missing_stops(renderer, kinds),
+        systems=systems,
         kinds=kinds,
     )
 

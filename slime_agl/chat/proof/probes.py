@@ -34,7 +34,7 @@ KEPT = "semaphore"
 SYSTEM = {"role": "system", "content": f"You keep a {KEPT}."}
 _OPENED = "The harbour is"
 _HEADS = ("tool", "parallel_tools", "call", "parallel_calls")
-_NEXT = {
+NEXT = {
     "user": {"role": "user", "content": f"And the {ASKED}?\n\nPlease say."},
     "system": {"role": "system", "content": f"Mind the {TOLD}."},
 }
@@ -57,7 +57,7 @@ def can_try(kind: str) -> bool:
     head, *rest = parts = kind.split("_then_")
     speakers = rest if head in _HEADS else parts
     speakers = speakers[:-1] if speakers[-1:] == ["prefill"] else speakers
-    return kind == "again" or (len(parts) <= LONGEST_KIND and all(role in _NEXT for role in speakers))
+    return kind == "again" or (len(parts) <= LONGEST_KIND and all(role in NEXT for role in speakers))
 
 
 def probes(kind: str, kwargs: Mapping[str, object], *, reasoning: bool, shows_calls: bool) -> Iterator[Probe]:
@@ -102,7 +102,7 @@ def _new_messages(kind: str, calls: tuple[ToolCall, ...]) -> list[dict]:
     head, *_ = parts = kind.split("_then_")
     answered = head in ("tool", "parallel_tools")
     results = [result_of(call, f"lit since {word}") for call, word in zip(calls, RESULTS, strict=False)] * answered
-    return results + [_NEXT[role] for role in parts if role in _NEXT]
+    return results + [NEXT[role] for role in parts if role in NEXT]
 
 
 def _contexts(reasoning: bool, *, needs_tools: bool) -> Iterator[tuple[list[dict], Tools | None]]:

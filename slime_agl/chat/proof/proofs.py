@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from slime_agl.chat.proof.probes import THOUGHT, USER, VALUE, Probe, calls_of, probes
 from slime_agl.chat.proof.report import KindReport
@@ -10,17 +11,26 @@ from slime_agl.chat.template.messages import Reply, reply_message
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import BEHIND, ELSEWHERE
 from slime_agl.chat.template.shape import PROBE_TOOLS
+from slime_agl.chat.template.systems import Systems
 from slime_agl.chat.template.tail import Continuation, Fork, Method, Tail, render_whole, tail_of
 from slime_agl.errors import TemplateError
 
 
-def prove(renderer: Renderer, kind: str, kwargs: Mapping[str, object]) -> KindReport:
-    """Try every probe of a kind. A refusal by the template is a finding, not an error."""
+def prove(renderer: Renderer, kind: str, kwargs: Mapping[str, object], systems: Systems | None = None) -> KindReport:
+    """Try every probe of a kind. A refusal by the template is a finding, not an error.
+
+    systems: how system messages among the new ones are shown; as sent by default.
+    """
     shows_calls = VALUE in try_render(
         renderer, [USER, reply_message(Reply("", "", calls_of("tool")))], PROBE_TOOLS, kwargs
     )
-    plain = list(probes(kind, kwargs, reasoning=False, shows_calls=shows_calls))
-    thinking = list(probes(kind, kwargs, reasoning=True, shows_calls=shows_calls))
+    plain, thinking = (
+        [
+            probe if systems is None else _shown(probe, systems)
+            for probe in probes(kind, kwargs, reasoning=reasoning, shows_calls=shows_calls)
+        ]
+        for reasoning in (False, True)
+    )
     fulls = [(probe, full) for probe in plain + thinking if (full := whole(renderer, probe.continuation))]
     if not fulls:
         return KindReport(method="fork", reason="template_refused", keeps_plain=False, keeps_reasoning=False)
@@ -37,6 +47,11 @@ def prove(renderer: Renderer, kind: str, kwargs: Mapping[str, object]) -> KindRe
         keeps_reasoning=bool(keeps_reasoning) and all(keeps_reasoning),
         hides=tuple(hides),
     )
+
+
+def _shown(probe: Probe, systems: Systems) -> Probe:
+    new = systems.shown(probe.continuation.new_messages, first=False)
+    return replace(probe, continuation=replace(probe.continuation, new_messages=new))
 
 
 def try_render(

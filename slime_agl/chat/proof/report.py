@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from slime_agl.chat.template.systems import Systems
 from slime_agl.chat.template.tail import Method
 
 # Inputs that a template may omit, in words.
@@ -16,6 +17,11 @@ HIDDEN = {
     "system": "system and developer messages",
     "later_system": "system messages after a turn",
     "user": "some user messages",
+}
+# Ways to show system messages after the first user message, in words.
+LATER = {
+    "as_user": "later ones are shown as user messages",
+    "joined": "later ones are joined to the message before or after them",
 }
 
 
@@ -77,6 +83,7 @@ class AuditReport:
     hidden: inputs that it accepts but does not write, keys of HIDDEN. images: it writes placeholders for images; else
         requests with images are refused.
     missing_stops: tokens that seem to be missing from the stop tokens.
+    systems: how system messages are shown that the template does not take where they stand; `kinds` are shown so.
     """
 
     closes_turns: bool
@@ -90,6 +97,7 @@ class AuditReport:
     hidden: tuple[str, ...] = ()
     images: bool = False
     missing_stops: tuple[MissingStop, ...] = ()
+    systems: Systems = Systems()
     kinds: Mapping[str, KindReport] = field(default_factory=dict)
 
     def forks(self) -> dict[str, str]:
@@ -103,6 +111,12 @@ class AuditReport:
             *([f"it does not show the model {hidden}; give another with --chat-template-path"] if hidden else []),
             *(f"requests of kind {', '.join(one.kinds)} fork: {one.advice()}" for one in self.missing_stops),
         ]
+
+    def system_messages(self) -> str:
+        """Say how system messages are shown that agents send beside the first one, '' if as sent."""
+        folded = ["several at the beginning become one"] if self.systems.folds else []
+        later = [LATER[self.systems.later]] if self.systems.later != "as_sent" else []
+        return "; ".join(folded + later)
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as JSON-able values."""

@@ -11,6 +11,7 @@ from slime_agl.chat.template.glue import Glue
 from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import Seams
+from slime_agl.chat.template.systems import Systems
 from slime_agl.chat.template.tail import Continuation, Fork, Method, tail_of
 from slime_agl.errors import ConfigError
 from slime_agl.trace.turn import Media
@@ -37,6 +38,9 @@ class Plan(Protocol):
     def closes_turns(self) -> bool:
         """True if the template writes a stop token after an assistant turn; else the next opener is the stop token."""
         ...
+
+    @property
+    def systems(self) -> Systems: ...
 
     def method(self, kind: str, kwargs: Mapping[str, object]) -> Method: ...
 
@@ -88,6 +92,10 @@ class DeltaEncoder:
         if dropped is not None:
             return dropped
         return Delta(self._splice(tail.ids, c.last_id), tail.media)
+
+    def shown(self, messages: Sequence[dict], *, first: bool) -> list[dict]:
+        """Return normalised messages with system messages as the template takes them; see `Systems.shown`."""
+        return self._plan.systems.shown(messages, first=first)
 
     def quick(self, c: Continuation) -> bool:
         """Return False if `delta` may take tenths of a second, because this shape has to be proven first."""

@@ -8,9 +8,12 @@ import io
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.error import HTTPError
 
+from slime_agl.chat.template.image_files import LARGEST_IMAGE, bounded, from_file
+from slime_agl.chat.template.messages import FILE
 from slime_agl.errors import TemplateError
 from slime_agl.lru import LRU
 from slime_agl.trace.turn import Media
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FETCH_SECONDS = 20.0
-LARGEST_IMAGE = 32 * 1024 * 1024
 PICTURES_CACHED = 64
 PROMPT_KEYS = frozenset({"input_ids", "attention_mask"})
 # As slime calls it: ids as lists, other modalities as tensors. The template has already written all special tokens.
@@ -53,12 +55,14 @@ def images_of(messages: Sequence[Mapping]) -> list[str]:
 class Vision:
     """Encodes text with images. Thread-safe.
 
-    load: returns the checkpoint's processor, or None without one; called at the first image. Decoded pictures are
-    cached by URL, so that each is fetched once per conversation.
+    load: returns the checkpoint's processor, or None without one; called at the first image. folder: images below it
+    may be named by `file://` URLs; None for no such images. Decoded pictures are cached by URL, so that each is fetched
+    once per conversation.
     """
 
-    def __init__(self, load: Callable[[], Processor | None]) -> None:
+    def __init__(self, load: Callable[[], Processor | None], folder: Path | None = None) -> None:
         self._load = load
+        self._folder = None if folder is None else folder.absolute()
         self._lock = threading.Lock()
         self._processor: Processor | None = None
         self._pictures: LRU[str, Image] = LRU(PICTURES_CACHED)
@@ -105,8 +109,13 @@ class Vision:
     def _picture(self, url: str) -> Image:
         picture = self._pictures.used(url)
         if picture is None:
-            picture = self._pictures[url] = _opened(_from_data(url) if url.startswith("data:") else _fetched(url))
+            picture = self._pictures[url] = _opened(self._read(url))
         return picture
+
+    def _read(self, url: str) -> bytes:
+        if url.startswith("data:"):
+            return _from_data(url)
+        return from_file(url, self._folder) if url.startswith(FILE) else _fetched(url)
 
     def _processed(self, processor: Processor, text: str, pictures: list[Image]) -> Processed:
         placeholder = getattr(processor, "image_token", None)
@@ -159,8 +168,4 @@ def _fetched(url: str) -> bytes:
         if isinstance(error, HTTPError):
             error.close()  # it is also the response, and keeps the connection open
         raise TemplateError(f"the image at {url[:200]} cannot be fetched: {error}") from error
-    if len(raw) > LARGEST_IMAGE:
-        raise TemplateError(
-            f"the image at {url[:200]} is larger than the limit of {LARGEST_IMAGE} bytes; send a smaller one"
-        )
-    return raw
+    return bounded(raw, url)

@@ -13,6 +13,8 @@ from dataclasses import KW_ONLY, dataclass
 
 from slime_agl.errors import TemplateError
 
+# Leads the URL of an image in a file; `Vision` decides which files may be read.
+FILE = "file://"
 IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 ROLES = ("system", "user", "assistant", "tool")
 THINK, END_THINK = "<think>", "</think>"
@@ -67,7 +69,8 @@ def same_reply(reply: Reply, message: dict) -> bool:
     """Check that an assistant message, raw or normalised, echoes `reply`.
 
     Calls are compared by name and parsed arguments, in order, whatever their ids; a client that writes calls into the
-    content names them by id. Text is compared up to white space, with or without the stop string that ended it.
+    content names them by id. Text is compared up to white space, with or without the stop string that ended it; a
+    client that echoes calls with `content: null` drops the text beside them.
     Reasoning may be echoed in its own field, inside the content, or not at all.
     """
     if message.get("role") != "assistant":
@@ -80,6 +83,8 @@ def same_reply(reply: Reply, message: dict) -> bool:
         return False
     if any(not _same_call(ours, theirs) for ours, theirs in zip(reply.tool_calls, calls, strict=True)):
         return False
+    if calls and message.get("content") is None:
+        return True
     theirs = _content(message.get("content"), "the assistant message")
     readings = [_words(reply.text), _words(_spoken(reply.text)), _words(reply.text + reply.stopped_by)]
     return _words(theirs) in readings or _words(_spoken(theirs)) in readings
@@ -221,7 +226,7 @@ def _image_url(part: Mapping, where: str) -> str:
     if given.get("detail") not in (None, "auto", "high"):
         raise TemplateError(f"{where} asks for detail {given['detail']!r}; images are sent unchanged, use auto or high")
     url = given.get("url")
-    if not isinstance(url, str) or not url.startswith(("data:", "http://", "https://")):
+    if not isinstance(url, str) or not url.startswith(("data:", "http://", "https://", FILE)):
         raise TemplateError(f"{where} is an image at {str(url)[:60]!r}; give a data:, http:// or https:// URL")
     return url
 

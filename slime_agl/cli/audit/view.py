@@ -99,6 +99,7 @@ def _facts(found: AuditFindings) -> Table:
         ("tools", f"rendered; {calls}" if report.tools else f"not rendered; {calls}"),
         ("images", "rendered" if report.images else "not rendered; requests with images are refused"),
         ("hidden from the model", hidden),
+        ("system messages", report.system_messages() or "as sent"),
         ("reasoning", thinks + ("; the prompt opens <think>" if report.opens_think else "")),
         ("tool-call ids", "nine letters and digits only (ours comply)" if report.nine_letter_ids else "any"),
         (f"calls by {found.readers['tool_calls']}", _trips(found, "call", "parallel_calls")),

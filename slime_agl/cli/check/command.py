@@ -30,7 +30,12 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory, served on the CPU."
 )
 @click.option("--engine", metavar="URL", help="Use this SGLang server or router; --model names its checkpoint.")
-@click.option("--say", metavar="TEXT", multiple=True, help="Reply with this instead of a model; repeat for a sequence.")
+@click.option(
+    "--say",
+    metavar="TEXT",
+    multiple=True,
+    help="Reply with this instead of a model; repeat for a sequence, which each execution starts anew.",
+)
 @click.option("--tokens", metavar="N", type=COUNT, default=128, show_default=True, help="Maximum tokens per turn.")
 @click.option("--temperature", metavar="T", default=0.8, show_default=True, help="Sampling temperature.")
 @workers_option

@@ -20,7 +20,7 @@ from slime_agl.gateway.protocols.chat import ChatCompletions
 from slime_agl.gateway.protocols.completions import Completions
 from slime_agl.gateway.protocols.protocol import KEEP_ALIVE, Dialect, Exchange
 from slime_agl.gateway.protocols.responses.dialect import Responses, stored_response
-from slime_agl.gateway.refusal import Refusal, sealed
+from slime_agl.gateway.refusal import Refusal, quoted, sealed
 from slime_agl.gateway.sessions.calls import Call, Mark
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import Session
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 10.0
 CLIENT_GONE = 499
+MOST_PATH = 100
 # Methods that a web page can make a browser send without a preflight, and without a body that would give it away.
 READING = frozenset({"GET", "HEAD"})
 
@@ -86,10 +87,20 @@ class _Surface:
             refusal = _failed(request, error)
         finally:
             connection.serving, connection.heard = False, 0
+        self._note(request, refusal)
         dialect = self._anthropic if _is_anthropic(request) else self._openai
         # The OpenAI and Anthropic clients obey x-should-retry; without it they retry every 409 and 5xx.
         headers = {"x-should-retry": "true" if refusal.retry else "false"}
         return _json(dialect.error(refusal), refusal.status, headers)
+
+    def _note(self, request: web.BaseRequest, refusal: Refusal) -> None:
+        """Record a refusal with the attempt that the path names, so that its end can be explained."""
+        found = self.routes.within_attempt(request.rel_url.raw_path)
+        if found is not None and request.method == "POST":  # with other methods, clients look whether a server is there
+            target, rest = found
+            turn = rest.removeprefix("/v1").removeprefix("/v1") in self.dialects
+            words = quoted(f"{request.method} {rest[:MOST_PATH]}", refusal)
+            self._sessions.refused(target.rollout_id, target.attempt_id, words, turn=turn)
 
     def turns(self, dialect: Dialect) -> Handler:
         """Make the handler of one protocol's requests for turns."""
@@ -121,7 +132,7 @@ class _Surface:
     ) -> web.StreamResponse:
         try:
             if exchange.stream:
-                return await _stream(request, session, call, dialect, exchange)
+                return await self._stream(request, session, call, dialect, exchange)
             answers = await answered(request, call)
             _still_wanted(session, call)
             response = _json(exchange.body(answers))
@@ -132,6 +143,35 @@ class _Surface:
         finally:
             if not call.delivered:
                 call.leave(self._sessions.give_up)
+
+    async def _stream(
+        self, request: web.BaseRequest, session: Session, call: Call, dialect: Dialect, exchange: Exchange
+    ) -> web.StreamResponse:
+        """Send a finished turn as events; comments keep the connection alive while it is sampled."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        while not call.task.done():
+            await asyncio.wait([call.task], timeout=KEEP_ALIVE_SECONDS)
+            if not call.task.done():
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(KEEP_ALIVE)
+        try:
+            answers = call.task.result()
+            _still_wanted(session, call)
+        except Exception as error:  # `errors` answers it, unless the stream has begun: then it ends with an error event
+            if not response.prepared:
+                raise
+            refusal = error if isinstance(error, Refusal) else _failed(request, error)
+            self._note(request, refusal)
+            await response.write(dialect.error_event(refusal))
+            return response
+        events = b"".join(exchange.events(answers))
+        if not response.prepared:
+            await response.prepare(request)
+        await response.write(events)
+        await response.write_eof()
+        call.settle()
+        return response
 
     async def count_tokens(self, request: web.BaseRequest, target: Target) -> web.Response:
         session = self._enter(request, target)
@@ -195,7 +235,7 @@ class _Surface:
 
     async def metrics(self, request: web.BaseRequest, target: Target) -> web.Response:
         values = {"open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}
-        values |= {f"{name}_total": count for name, count in sorted(self._sessions.counters.items())}
+        values |= {_series(name): count for name, count in sorted(self._sessions.counters.items())}
         return web.Response(text="".join(f"slime_agl_gateway_{name} {value}\n" for name, value in values.items()))
 
     def _enter(self, request: web.BaseRequest, target: Target) -> Session:
@@ -205,38 +245,16 @@ class _Surface:
         return self._sessions.enter(target.rollout_id, target.attempt_id, key, placeholder=placeholder)
 
 
-async def _stream(
-    request: web.BaseRequest, session: Session, call: Call, dialect: Dialect, exchange: Exchange
-) -> web.StreamResponse:
-    """Send a finished turn as events; comments keep the connection alive while it is sampled."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    while not call.task.done():
-        await asyncio.wait([call.task], timeout=KEEP_ALIVE_SECONDS)
-        if not call.task.done():
-            if not response.prepared:
-                await response.prepare(request)
-            await response.write(KEEP_ALIVE)
-    try:
-        answers = call.task.result()
-        _still_wanted(session, call)
-    except Exception as error:  # `errors` answers it, unless the stream has begun: then it ends with an error event
-        if not response.prepared:
-            raise
-        await response.write(dialect.error_event(error if isinstance(error, Refusal) else _failed(request, error)))
-        return response
-    events = b"".join(exchange.events(answers))
-    if not response.prepared:
-        await response.prepare(request)
-    await response.write(events)
-    await response.write_eof()
-    call.settle()
-    return response
-
-
 def _failed(request: web.BaseRequest, error: Exception) -> Refusal:
     """Log the traceback; return a 500 that the agent should not retry."""
     logger.error("a request to %r failed", request.path, exc_info=error)
     return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
+
+
+def _series(counter: str) -> str:
+    """The Prometheus name of a counter; what follows its slash is a label."""
+    name, slash, label = counter.partition("/")
+    return f'{name}_total{{name="{label}"}}' if slash else f"{name}_total"
 
 
 def _parsed(raw: bytes) -> object:

@@ -69,6 +69,13 @@ class Routes:
             raise Refusal(405, f"{method} {_decoded(raw_path)}: Method Not Allowed")
         return handler, target
 
+    def within_attempt(self, raw_path: str) -> tuple[Target, str] | None:
+        """The attempt that any path belongs to, served or not, and the rest of the path; None if to none."""
+        pieces = raw_path.split("/", 5)
+        if len(pieces) < 5 or pieces[1] != "rollout" or pieces[3] != "attempt":
+            return None
+        return Target(_decoded(pieces[2]), _decoded(pieces[4])), _decoded("/" + "".join(pieces[5:]))
+
     def _methods(self, table: dict[str, dict[str, Handler]], tail: str) -> tuple[dict[str, Handler] | None, str]:
         methods = table.get(tail)
         if methods is not None:

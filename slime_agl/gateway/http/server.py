@@ -29,6 +29,7 @@ from slime_agl.gateway.turn.commits import Committer, TurnSink
 from slime_agl.gateway.turn.maker import TurnMaker
 from slime_agl.gateway.turn.prompts import PromptMaker
 from slime_agl.gateway.turn.sampling import Sampler
+from slime_agl.gateway.turn.selection import Selection
 from slime_agl.loops import LoopThread
 
 T = TypeVar("T")
@@ -36,7 +37,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayParts:
-    """Components of a gateway. policy: whose sampling parameters apply, 'trainer' or 'agent'."""
+    """Components of a gateway. policy: whose sampling parameters apply, 'trainer' or 'agent'.
+
+    selection: which turns train; all of them by default.
+    """
 
     engine: Engine
     renderer: Renderer
@@ -45,6 +49,7 @@ class GatewayParts:
     sink: TurnSink
     model: str
     policy: Literal["trainer", "agent"]
+    selection: Selection | None = None
 
 
 class Gateway:
@@ -147,7 +152,7 @@ class Gateway:
             context_limit=self.engine_info.context_length,
             decode=parts.renderer.decode,
         )
-        committer = Committer(parts.renderer, parts.parser, parts.sink)
+        committer = Committer(parts.renderer, parts.parser, parts.sink, parts.selection)
         maker = TurnMaker(PromptMaker(parts.renderer, parts.delta), sampler, committer)
         self._stack.callback(maker.close)
         self._sessions = Sessions(maker, parts.engine, keys_required=_keys_required(config))

@@ -9,6 +9,7 @@ from typing import Any
 from slime_agl.chat.template.messages import wire_message
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
+from slime_agl.gateway.protocols.hosted import hosted
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
@@ -21,8 +22,14 @@ DONE = b"data: [DONE]\n\n"
 MOST_ANSWERS = 128
 MOST_ALTERNATIVES = 20
 
-# Fields of vLLM and SGLang servers for placement, logging or formatting, which do not affect the answer.
-ENGINE_BOOKKEEPING = {"rid", "session_id", "cache_salt", "priority", "skip_special_tokens"}
+# Fields of vLLM and SGLang servers that change no token, with the reason.
+ENGINE_BOOKKEEPING = {
+    "rid": "names a request at its server; here the gateway names it",
+    "session_id": "places a request on a server; here an attempt's turns stay on one engine",
+    "cache_salt": "separates prefix caches, which change no token",
+    "priority": "orders a server's queue",
+    "skip_special_tokens": "formats the text of an answer; special tokens never show here",
+}
 FIELDS = fields.Table(
     honoured=frozenset(
         {"messages", "model", "tools", "tool_choice", "parallel_tool_calls", "max_tokens", "max_completion_tokens"}
@@ -38,7 +45,11 @@ FIELDS = fields.Table(
         }
         | fields.SAMPLING.keys()
     ),
-    ignored=fields.BOOKKEEPING | ENGINE_BOOKKEEPING | {"prediction"},
+    ignored={
+        **fields.BOOKKEEPING,
+        **ENGINE_BOOKKEEPING,
+        "prediction": "guesses the answer, to speed up its sampling",
+    },
     fixed={
         "modalities": (["text"],),
         "verbosity": ("medium",),
@@ -65,7 +76,7 @@ class ChatCompletions:
         self._model, self._token_bytes = model, token_bytes
 
     def read(self, body: object, session: Session) -> ChatExchange:
-        body = FIELDS.check(body)
+        body = FIELDS.check(body, session.count)
         messages = fields.objects(body, "messages")
         if not messages:
             raise bad_field("messages", "messages must be a non-empty list of objects")
@@ -73,7 +84,7 @@ class ChatCompletions:
         begun = None
         if not body.keys().isdisjoint(BEGUN_FIELDS):
             messages, begun = split_begun(body, messages)
-        tools, forced = _tools(body)
+        tools, forced = _tools(body, session.count)
         if forced and begun is not None:
             raise bad_field(
                 "tool_choice", f"tool_choice {body['tool_choice']!r} starts the reply, as the last message already does"
@@ -241,14 +252,19 @@ def _is_call(call: Any) -> bool:
     return isinstance(call, dict) and isinstance(call.get("id"), str | None)
 
 
-def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str]:
+def _tools(body: Mapping[str, Any], count: fields.Count) -> tuple[Tools | None, str]:
     """Read the tools for the template, and TurnRequest.forced."""
     given = fields.objects(body, "tools")
-    tools = Tools(given) if given else None
-    for at, tool in enumerate(tools or ()):
+    left_out = []
+    for at, tool in enumerate(given):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise bad_field(f"tools[{at}]", f"tools[{at}] must be {{type: 'function', function: {{name, ...}}}}")
+            if not hosted(tool, count):
+                raise bad_field(f"tools[{at}]", f"tools[{at}] must be {{type: 'function', function: {{name, ...}}}}")
+            left_out.append(at)
+    if left_out:
+        given = [tool for at, tool in enumerate(given) if at not in left_out]
+    tools = Tools(given) if given else None
     choice = body.get("tool_choice")
     if choice in (None, "auto"):
         return tools, ""

@@ -23,7 +23,7 @@ FIELDS = fields.Table(
         | {"logprobs", "echo", "add_special_tokens", "response_format", "regex", "ebnf", "return_token_ids"}
         | fields.SAMPLING.keys()
     ),
-    ignored=fields.BOOKKEEPING | ENGINE_BOOKKEEPING,
+    ignored={**fields.BOOKKEEPING, **ENGINE_BOOKKEEPING},
     fixed={"logit_bias": ({},), "ignore_eos": (False,), "include_stop_str_in_output": (False,)},
     refused={"suffix": "the trained model continues a text, it does not fill gaps"},
 )
@@ -36,7 +36,7 @@ class Completions:
         self._model, self._decode = model, decode
 
     def read(self, body: object, session: Session) -> CompletionExchange:
-        body = FIELDS.check(body)
+        body = FIELDS.check(body, session.count)
         n = fields.count(body, "n", most=MOST_ANSWERS) or 1
         if (fields.count(body, "best_of") or n) != n:
             raise bad_field(

@@ -1,9 +1,15 @@
-"""Read request bodies field by field. Fields that cannot be honoured are refused by name, before sampling."""
+"""Read request bodies field by field. Fields that cannot be honoured are refused by name, before sampling.
+
+The rule, for every protocol: a field is honoured; or ignored, because it changes no token that is sampled or shown, for
+the reason that stands beside it in a closed list; or refused by name. A field that no list has is refused: what it
+means is unknown, so ignoring it could train on answers to another question than the agent's. Ignored fields are
+counted per attempt (`ignored_fields/NAME`), and so are tools that a server would run (see `hosted`).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,26 +31,44 @@ SAMPLING = {
     "seed": "sampling_seed",
 }
 LARGEST_ID = 2**31 - 1
-BOOKKEEPING = frozenset(
-    {"metadata", "user", "safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention", "store"}
-)
+IGNORED = "ignored_fields/"
+_CACHES = "places a request in a service's prompt cache; here an attempt's turns stay on one engine"
+# Fields of all protocols that change no token, with the reason.
+BOOKKEEPING = {
+    "metadata": "labels a request in its service's logs",
+    "client_metadata": "tells a service which program and session a request comes from",
+    "user": "names the end user, for a service's abuse reports",
+    "safety_identifier": "names the end user, for a service's abuse reports",
+    "service_tier": "chooses a price and a queue",
+    "prompt_cache_key": _CACHES,
+    "prompt_cache_retention": _CACHES,
+    "store": "asks a service to keep the answer; what can be asked for again is kept in any case",
+}
+
+
+Count = Callable[[str], None]
+"""Adds one to a counter, by name."""
+
+
+def uncounted(name: str) -> None:
+    """No-op Count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """The fields of a protocol.
 
-    honoured: take effect. ignored: do not affect the answer. fixed: accepted with these values only.
+    honoured: take effect. ignored: change no token, each with the reason. fixed: accepted with these values only.
     refused: why a field cannot be honoured; false and empty lists pass.
     """
 
     honoured: frozenset[str]
-    ignored: frozenset[str] = BOOKKEEPING
+    ignored: Mapping[str, str] = field(default_factory=lambda: BOOKKEEPING)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
-    def check(self, body: object) -> dict[str, Any]:
-        """Return the non-null fields of the body.
+    def check(self, body: object, count: Count = uncounted) -> dict[str, Any]:
+        """Return the non-null fields of the body. count: told of each field that is ignored.
 
         Raises:
             Refusal: 400, naming the field.
@@ -52,8 +76,11 @@ class Table:
         if not isinstance(body, dict):
             raise Refusal(400, f"the request body must be a JSON object, got {type(body).__name__}")
         given = {name: value for name, value in body.items() if value is not None}
-        for name in given.keys() - self.honoured - self.ignored:
-            self._check(name, given[name])
+        for name in given.keys() - self.honoured:
+            if name in self.ignored:
+                count(IGNORED + name)
+            else:
+                self._check(name, given[name])
         return given
 
     def _check(self, name: str, value: object) -> None:
@@ -65,7 +92,7 @@ class Table:
             if value or value == {}:  # an empty object requests a feature with its defaults
                 raise bad_field(name, f"{name} is not supported: {self.refused[name]}")
         else:
-            known = self.honoured | self.ignored | self.fixed.keys()
+            known = self.honoured | self.ignored.keys() | self.fixed.keys()
             raise bad_field(name, f"{name} is not a field of this endpoint.{closest(name, known)}")
 
 

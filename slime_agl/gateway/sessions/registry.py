@@ -78,6 +78,12 @@ class Sessions:
             raise sealed(rollout_id, attempt_id)
         return session
 
+    def refused(self, rollout_id: str, attempt_id: str, words: str, *, turn: bool) -> None:
+        """Record a refused request of an attempt, if it is open; see `Session.refused`."""
+        session = self._open.get((rollout_id, attempt_id))
+        if session is not None and not session.sealed:
+            session.refused(words, turn=turn)
+
     def call(self, session: Session, requests: Sequence[TurnRequest], digest: Hashable, mark: Mark) -> Call:
         """Start serving the requests of a call, or join the call that they repeat. Counts the caller as waiting.
 

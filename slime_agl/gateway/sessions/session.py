@@ -104,7 +104,10 @@ class SessionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSession:
-    """Results of a sealed attempt. engine_errors: engine failures reported to its agent, in order."""
+    """Results of a sealed attempt. engine_errors: engine failures reported to its agent, in order.
+
+    refused: its first refused request, quoted; '' without one.
+    """
 
     ledger: Ledger
     messages: list[Message]
@@ -112,6 +115,7 @@ class SealedSession:
     counters: Counter[str]
     engine_errors: tuple[EngineFailure, ...]
     broken: InvariantError | None
+    refused: str = ""
 
 
 class Session:
@@ -132,6 +136,8 @@ class Session:
         self.engine_errors: list[EngineFailure] = []
         self.broken: InvariantError | None = None
         self.sealed = False
+        self._refused = ("", False)
+        self._trains = False
         self.texts = IdTexts(self.ledger)
         self.last: Node | None = None
         self.last_text = ""
@@ -147,9 +153,13 @@ class Session:
         """Add to a counter of the attempt."""
         self.counters[name] += by
 
-    def answered(self, text: str, node: Node | None) -> None:
-        """Record the latest answer. node: its place in the conversation, None if the agent rendered the prompt."""
-        self.last, self.last_text = node, text
+    def answered(self, text: str, node: Node | None, *, trains: bool) -> None:
+        """Record the latest answer, and once one trains, the latest that does.
+
+        node: its place in the conversation, None if the agent rendered the prompt.
+        """
+        if trains or not self._trains:
+            self.last, self.last_text, self._trains = node, text, trains
 
     def failed(self, error: EngineError) -> None:
         """Record an engine failure that is reported to the agent."""
@@ -164,6 +174,13 @@ class Session:
         self.counters["context_overflow"] += 1
         return refusal
 
+    def refused(self, words: str, *, turn: bool) -> None:
+        """Record a refused request. The first one for a turn is kept, else the first of any. words: see `quoted`."""
+        if turn:
+            self.count("refused_requests")
+        if not self._refused[0] or (turn and not self._refused[1]):
+            self._refused = (words, turn)
+
     def leave(self) -> SealedSession:
         """The results, once the attempt is sealed."""
         messages = self.last.prompt_messages() if self.last is not None else []
@@ -174,4 +191,5 @@ class Session:
             counters=self.counters,
             engine_errors=tuple(self.engine_errors),
             broken=self.broken,
+            refused=self._refused[0],
         )

@@ -23,6 +23,7 @@ from slime_agl.gateway.turn.conversation import Node
 from slime_agl.gateway.turn.own_prompts import TextNode
 from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.sampling import Draft
+from slime_agl.gateway.turn.selection import Selection
 from slime_agl.lru import LRU
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import LENGTH, STOP, Turn
@@ -38,10 +39,12 @@ class TurnSink(Protocol):
 
 
 class Committer:
-    """Commits drafts of any session."""
+    """Commits drafts of any session. selection: which turns train; all of them by default."""
 
-    def __init__(self, renderer: Renderer, parser: ReplyParser, sink: TurnSink) -> None:
-        self._renderer, self._parser, self._sink = renderer, parser, sink
+    def __init__(
+        self, renderer: Renderer, parser: ReplyParser, sink: TurnSink, selection: Selection | None = None
+    ) -> None:
+        self._renderer, self._parser, self._sink, self._selection = renderer, parser, sink, selection
         self._openings: LRU[bytes, bool] = LRU(OPENINGS)
 
     def commit_turns(
@@ -82,14 +85,15 @@ class Committer:
         self, session: Session, request: TurnRequest, prompt: Prompt, draft: Draft, untrained: str
     ) -> TurnAnswer:
         ledger = session.ledger
+        skipped = "" if self._selection is None or untrained else self._selection.skipped(request)
         turn = Turn(
             index=len(ledger.turns),
             parent=prompt.parent,
             new_ids=prompt.new_ids,
             parts=tuple(draft.parts),
             turn_id=f"{request.id_prefix}{session.nonce}{len(ledger.turns):06x}",
-            fork=prompt.fork or _branch(ledger, prompt.parent),
-            untrained=untrained,
+            fork="" if skipped else prompt.fork or _branch(ledger, prompt.parent),
+            untrained=untrained or skipped,
             model=request.model,
             started=draft.started,
             ended=time.time(),
@@ -113,13 +117,14 @@ class Committer:
         node = None
         if request.prompt is None:
             node = _node(turn, request, prompt, reply)
+            node.trains = not turn.untrained
             session.conversation.add(node)
         elif prompt.start is not None and isinstance(request.prompt, str):
             whole = self._renderer.decode(list(turn.output_ids()))
             parent = prompt.start.node
             added = request.prompt[prompt.start.rest if parent else 0 :]
             session.own_prompts.add(TextNode(index=turn.index, added=added, answered=reply.text, whole=whole), parent)
-        session.answered(reply.text, node)
+        session.answered(reply.text, node, trains=not turn.untrained)
         if reply.ill_formed:
             session.count("ill_formed_replies")
         if request.constraint:
@@ -169,6 +174,7 @@ def _node(turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Nod
         last_id=last,
         unfinished=unfinished,
         turn_id=turn.turn_id,
+        shown=prompt.shown,
     )
 
 

@@ -22,6 +22,7 @@ class Node:
 
     unfinished: the length limit cut the turn within its text, so that it can be resumed.
     echo: the reply as the agent last sent it back, if it differs from ours. turn_id: the answer's id.
+    shown: `added`, normalised, as the template was given it; None if that is as sent. trains: see `Selection`.
     """
 
     index: int
@@ -33,6 +34,8 @@ class Node:
     last_id: int | None
     unfinished: bool = False
     turn_id: str = ""
+    shown: tuple[Message, ...] | None = None
+    trains: bool = True
     children: list[Node] = field(default_factory=list)
     echo: Message | None = None
 
@@ -64,7 +67,7 @@ class Context(Sequence[Message]):
         self._all: list[Message] | None = None
 
     def __len__(self) -> int:
-        return sum(len(node.added) for node in self._path) + len(self._path) - 1
+        return sum(len(node.added if node.shown is None else node.shown) for node in self._path) + len(self._path) - 1
 
     @overload
     def __getitem__(self, at: int) -> Message: ...
@@ -73,7 +76,10 @@ class Context(Sequence[Message]):
     def __getitem__(self, at: slice) -> Sequence[Message]: ...
 
     def __getitem__(self, at: int | slice) -> Message | Sequence[Message]:
-        return normalise(list(self._path[0].added[:1]))[0] if at == 0 else self._made()[at]
+        if at != 0:
+            return self._made()[at]
+        root = self._path[0]
+        return normalise(list(root.added[:1]))[0] if root.shown is None else root.shown[0]
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._made())
@@ -82,7 +88,7 @@ class Context(Sequence[Message]):
         if self._all is None:
             self._all = []
             for node in self._path:
-                self._all.extend(normalise(list(node.added)))
+                self._all.extend(normalise(list(node.added)) if node.shown is None else node.shown)
                 if node is not self._path[-1]:
                     self._all.append(reply_message(node.reply))
         return self._all
@@ -105,10 +111,16 @@ class Conversation:
 
     def __init__(self) -> None:
         self.roots: list[Node] = []
+        # Roots of conversations that train: only these can be forked.
+        self._trained: list[Node] = []
         self._by_call: dict[str, Node] = {}
 
     def add(self, node: Node) -> None:
         (node.parent.children if node.parent else self.roots).append(node)
+        if node.trains and (node.parent is None or not node.parent.trains):
+            root = _root(node)
+            if root is node or root not in self._trained:
+                self._trained.append(root)
         for call in node.reply.tool_calls:
             self._by_call[call.id] = node
 
@@ -182,18 +194,25 @@ class Conversation:
         if best is not None:
             if any(message.get("role") == "assistant" for message in new):
                 return "edited_reply"
-            return "branch" if best.children else ""
-        if not self.roots:
+            return "branch" if any(child.trains for child in best.children) else ""
+        roots = self._trained
+        if not roots:
             return ""
         if not any(message.get("role") == "assistant" for message in messages):
             return "new_conversation"
-        if not any(root.tools == tools for root in self.roots):
+        if not any(root.tools == tools for root in roots):
             return "tools_changed"
-        if not any(root.kwargs == kwargs for root in self.roots):
+        if not any(root.kwargs == kwargs for root in roots):
             return "template_kwargs_changed"
-        if not any(_same_system(root.added, messages) for root in self.roots):
+        if not any(_same_system(root.added, messages) for root in roots):
             return "system_changed"
         return "history_edited"
+
+
+def _root(node: Node) -> Node:
+    while node.parent is not None:
+        node = node.parent
+    return node
 
 
 def _begins(node: Node, messages: Sequence[Message], at: int) -> bool:

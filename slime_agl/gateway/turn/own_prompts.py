@@ -110,7 +110,7 @@ def ids_prompt(session: Session, ids: tuple[int, ...]) -> Prompt:
 
 
 def longest_known(ledger: Ledger, prompt: tuple[int, ...]) -> int | None:
-    """Find the deepest trainable turn whose prompt and output `prompt` begins with.
+    """Find the deepest turn that the agent received whose prompt and output `prompt` begins with.
 
     Among equal ones, the first that has not been continued, else the first.
     """
@@ -121,7 +121,7 @@ def longest_known(ledger: Ledger, prompt: tuple[int, ...]) -> int | None:
         index, at = stack.pop()
         turn = ledger.turns[index]
         own = turn.new_ids + turn.output_ids()
-        if turn.untrained or ids[at : at + len(own)] != own:
+        if not turn.received or ids[at : at + len(own)] != own:
             continue
         length, children = ledger.length(index), ledger.children(index)
         if length > longest or (length == longest and ledger.children(best) and not children):

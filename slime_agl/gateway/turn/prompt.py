@@ -22,6 +22,7 @@ class Prompt:
     parent: the turn it continues, or None. new_ids: ids after that turn's. media: images among `new_ids`.
     fork: why the prompt does not simply continue a turn, '' if it does.
     node: the parent in the conversation. added: messages since then, as sent. tools: the tools sent with them.
+    shown: the normalised form of `added` as the template was given it, None if that is as sent.
     start: for a text prompt, how it begins. begun: the start of the reply that the prompt ends with.
     """
 
@@ -31,6 +32,7 @@ class Prompt:
     media: Media | None = None
     node: Node | None = None
     added: tuple[Message, ...] = ()
+    shown: tuple[Message, ...] | None = None
     tools: Tools | None = None
     start: Start | None = None
     begun: str = ""

@@ -61,6 +61,10 @@ class PromptMaker:
     async def _chat_prompt(self, session: Session, request: TurnRequest, tools: Tools | None) -> Prompt:
         match = session.conversation.match(request.messages, tools, request.template_kwargs)
         normal, fork = normalise(list(match.new)), match.fork
+        shown = None
+        if any(message["role"] == "system" for message in normal[match.node is None :]):
+            shown = self._systems(session, normal, first=match.node is None)
+            normal = normal if shown is None else shown
         if (node := match.node) is not None:
             try:
                 delta = await self._continue(session, node, normal, request)
@@ -78,12 +82,15 @@ class PromptMaker:
                     media=delta.media,
                     node=node,
                     added=self._added(match.new),
+                    shown=None if shown is None else tuple(shown),
                     tools=tools,
                     begun=request.begun or "",
                 )
             # The template cannot extend this turn. A new root is safe: the kept turn stays as it was sampled.
             fork = delta.reason
             normal = [*Context(node), reply_message(node.reply), *normal]
+            if shown is not None or any(one.shown is not None for one in node.path()):
+                shown = normal
         added = self._added(request.messages)
         ids, media = await self._encode(session, normal, request)
         return Prompt(
@@ -92,9 +99,18 @@ class PromptMaker:
             fork=fork,
             media=media,
             added=added,
+            shown=None if shown is None else tuple(shown),
             tools=tools,
             begun=request.begun or "",
         )
+
+    def _systems(self, session: Session, normal: list[Message], *, first: bool) -> list[Message] | None:
+        """Return messages with system messages as the template takes them, and count those; None if as sent."""
+        shown = self._delta.shown(normal, first=first)
+        if shown == normal:
+            return None
+        session.count("system_messages_reshaped", _systems_in(normal) - _systems_in(shown))
+        return shown
 
     def _added(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages to store in the conversation; attempts share equal system messages to save memory."""
@@ -141,6 +157,10 @@ class PromptMaker:
         if said < SHORT_TEXT and few and not images:
             return encode()
         return await self._long.run(session, encode, whole, *texts)
+
+
+def _systems_in(messages: Sequence[Message]) -> int:
+    return sum(message["role"] == "system" for message in messages)
 
 
 def _texts(messages: Sequence[Message]) -> tuple[list[str], bool]:

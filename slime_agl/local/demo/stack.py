@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import ConfigError
 from slime_agl.local.demo.witness import Witness
-from slime_agl.local.engine.backend import Backend
+from slime_agl.local.engine.backend import Backend, GenerateRequest
 from slime_agl.local.engine.model import load_model_and_tokenizer, use_threads
 from slime_agl.local.engine.router import start_router
 from slime_agl.local.engine.score import teacher_logprobs_batch
@@ -26,15 +26,19 @@ from slime_agl.local.engine.scripted import ScriptedBackend, ScriptedReply
 from slime_agl.local.engine.server import EngineThread
 from slime_agl.local.engine.smollm2 import resolve_model
 from slime_agl.local.engine.transformers_backend import TransformersBackend
+from slime_agl.lru import LRU
 from slime_agl.trace.invariants import check_against
+
+# Attempts whose place among fixed answers is kept.
+ATTEMPTS = 4096
 
 
 class LocalStack:
     """Context manager: loads a model, serves it behind the router, and checks Samples against it.
 
     model: 'smollm2' or a Hugging Face directory. max_running: requests per batch. seed: of the engine's sampling.
-    says: fixed answers, used in turn and repeated, instead of sampling; the weights are then not loaded. All ports are
-    free ones.
+    says: fixed answers instead of sampling, which each attempt at an execution gets in turn and repeated; the weights
+    are then not loaded. All ports are free ones.
 
     Raises (on entering):
         ConfigError: the model, or a package of the extra `local`, is missing.
@@ -74,10 +78,18 @@ class LocalStack:
     def _scripted(self) -> Backend:
         renderer = Renderer(load_tokenizer(str(self.checkpoint)))
         end = min(renderer.marker_ids)
-        answers = itertools.cycle([ScriptedReply((*renderer.encode(text), end)) for text in self._says])
-        return ScriptedBackend(
-            lambda request: next(answers), text=renderer, vocab_size=1 << 24, model_path=str(self.checkpoint)
-        )
+        replies = [ScriptedReply((*renderer.encode(text), end)) for text in self._says]
+        turns: LRU[str, Iterator[ScriptedReply]] = LRU(ATTEMPTS)
+
+        def answer(request: GenerateRequest) -> ScriptedReply:
+            # The gateway numbers the requests of an attempt behind the last dash of their ids.
+            attempt = request.rid.rpartition("-")[0]
+            mine = turns.used(attempt)
+            if mine is None:
+                mine = turns[attempt] = itertools.cycle(replies)
+            return next(mine)
+
+        return ScriptedBackend(answer, text=renderer, vocab_size=1 << 24, model_path=str(self.checkpoint))
 
     @property
     def url(self) -> str:

@@ -65,7 +65,7 @@ def _assistant(blocks: list[Block], where: str) -> Message:
             calls.append({"id": block["id"], "type": "function", "function": function})
         elif kind != "redacted_thinking":
             raise _unknown(kind, place)
-    message: Message = {"role": "assistant", "content": "".join(texts)}
+    message: Message = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
     if any(thoughts):
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:

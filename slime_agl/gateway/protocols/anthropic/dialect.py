@@ -10,6 +10,7 @@ from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
 from slime_agl.gateway.protocols.anthropic.blocks import block_events, blocks_of, messages_of, system_message
 from slime_agl.gateway.protocols.chat import Usage, forced_tool
+from slime_agl.gateway.protocols.hosted import hosted
 from slime_agl.gateway.protocols.protocol import event
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
 from slime_agl.gateway.request import TurnAnswer, TurnRequest
@@ -34,7 +35,12 @@ FIELDS = fields.Table(
         | {"output_config", "output_format", "context_management", "chat_template_kwargs", "enable_thinking"}
         | fields.SAMPLING.keys()
     ),
-    ignored=fields.BOOKKEEPING | {"inference_geo", "speed", "cache_control"},
+    ignored={
+        **fields.BOOKKEEPING,
+        "inference_geo": "chooses where a service computes",
+        "speed": "chooses a price and a queue",
+        "cache_control": "asks a service to cache the prompt; the engine does so by itself",
+    },
     refused={
         "mcp_servers": "this endpoint reaches no tool servers",
         "container": "this endpoint has no containers",
@@ -49,21 +55,21 @@ class AnthropicMessages:
         self._model = model
 
     def read(self, body: object, session: Session) -> MessageExchange:
-        body = FIELDS.check(body)
+        body = FIELDS.check(body, session.count)
         limit = fields.count(body, "max_tokens")
         if limit is None:
             raise bad_field("max_tokens", "max_tokens is missing; this protocol requires it")
-        return self._exchange(body, limit)
+        return self._exchange(body, limit, session.count)
 
     def read_count(self, body: object) -> TurnRequest:
         """Parse a `count_tokens` request. Raises Refusal as `read` does."""
-        return self._exchange(FIELDS.check(body), None).request
+        return self._exchange(FIELDS.check(body), None, fields.uncounted).request
 
-    def _exchange(self, body: Mapping[str, Any], limit: int | None) -> MessageExchange:
+    def _exchange(self, body: Mapping[str, Any], limit: int | None, count: fields.Count) -> MessageExchange:
         told = fields.objects(body, "messages")
         if not told:
             raise bad_field("messages", "messages must be a non-empty list of objects")
-        tools, forced, one_call = _tools(body)
+        tools, forced, one_call = _tools(body, count)
         thinking = fields.mapping(body, "thinking")
         output = fields.mapping(body, "output_config")
         _check_context(body)
@@ -154,14 +160,16 @@ def _event(body: dict[str, Any]) -> bytes:
     return event(body, body["type"])
 
 
-def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str, bool]:
+def _tools(body: Mapping[str, Any], count: fields.Count) -> tuple[Tools | None, str, bool]:
     """Read the tools in chat shape, TurnRequest.forced and TurnRequest.one_call."""
     tools = []
     for at, tool in enumerate(fields.objects(body, "tools")):
         if tool.get("type") not in (None, "custom") or not isinstance(tool.get("name"), str):
+            if hosted(tool, count):
+                continue
             raise bad_field(
                 f"tools[{at}]",
-                f"tools[{at}] is of type {tool.get('type')!r}; tools that Anthropic defines or runs are not available, "
+                f"tools[{at}] is of type {tool.get('type')!r}; tools that Anthropic defines are not available, "
                 "only custom ones {name, description, input_schema}",
             )
         function = {"name": tool["name"], "parameters": tool.get("input_schema") or {"type": "object"}}

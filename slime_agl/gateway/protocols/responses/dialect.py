@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
-from slime_agl.gateway.protocols.chat import MOST_ALTERNATIVES, Usage, forced_tool
+from slime_agl.gateway.protocols.chat import MOST_ALTERNATIVES, Usage
 from slime_agl.gateway.protocols.logprobs import TokenBytes
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.protocols.responses.events import response_events
 from slime_agl.gateway.protocols.responses.items import items_of, messages_of
 from slime_agl.gateway.protocols.responses.stored import Item, StoredResponse, StoredResponses, history
+from slime_agl.gateway.protocols.responses.tools import Spaces, read_tools
 from slime_agl.gateway.refusal import Refusal, bad_field
 from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
@@ -32,8 +32,11 @@ FIELDS = fields.Table(
         | {"chat_template_kwargs", "enable_thinking", "regex", "ebnf"}
         | fields.SAMPLING.keys()
     ),
-    # stream_options only concerns padding against eavesdroppers; max_tool_calls counts hosted tools.
-    ignored=fields.BOOKKEEPING | {"stream_options", "max_tool_calls"},
+    ignored={
+        **{name: reason for name, reason in fields.BOOKKEEPING.items() if name != "store"},
+        "stream_options": "asks for padding of events, against eavesdroppers",
+        "max_tool_calls": "bounds the calls of tools that a service runs, of which there are none",
+    },
     fixed={"truncation": ("disabled",), "background": (False,), "logit_bias": ({},)},
     refused={
         "conversation": "pass the items themselves, or previous_response_id",
@@ -50,7 +53,7 @@ class Responses:
         self._model, self._token_bytes = model, token_bytes
 
     def read(self, body: object, session: Session) -> ResponseExchange:
-        body = FIELDS.check(body)
+        body = FIELDS.check(body, session.count)
         items = _items(body)
         previous = _previous(body, session.stored)
         messages = messages_of([*history(previous), *items], session.stored.item)
@@ -65,11 +68,11 @@ class Responses:
         if not isinstance(include, list) or not all(isinstance(name, str) for name in include):
             raise bad_field("include", "include must be a list of names")
         alternatives = fields.count(body, "top_logprobs", least=0, most=MOST_ALTERNATIVES)
-        tools, forced = _tools(body)
+        offer = read_tools(body, session.count)
         request = TurnRequest(
             messages=messages,
             model=fields.model(body, self._model),
-            tools=tools,
+            tools=offer.tools,
             template_kwargs=fields.template_kwargs(body, fields.mapping(body, "reasoning").get("effort")),
             max_tokens=fields.count(body, "max_output_tokens"),
             sampling=fields.sampling(body),
@@ -77,7 +80,7 @@ class Responses:
             extra=fields.top_logprobs(alternatives),
             id_prefix="resp_",
             one_call=body.get("parallel_tool_calls") is False,
-            forced=forced,
+            forced=offer.forced,
         )
         return ResponseExchange(
             request=request,
@@ -88,6 +91,7 @@ class Responses:
             stream=bool(body.get("stream")),
             token_bytes=self._token_bytes if LOGPROBS in include else None,
             sealed_reasoning=SEALED_REASONING in include,
+            spaces=offer.spaces,
         )
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
@@ -100,7 +104,10 @@ class Responses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseExchange:
-    """A request. fields: its body. items, previous: its input. store: where to keep its answer, if anywhere."""
+    """A request. fields: its body. items, previous: its input. store: where to keep its answer, if anywhere.
+
+    spaces: see `Offer`.
+    """
 
     request: TurnRequest
     fields: Mapping[str, Any]
@@ -110,6 +117,7 @@ class ResponseExchange:
     stream: bool
     token_bytes: TokenBytes | None
     sealed_reasoning: bool
+    spaces: Spaces
 
     @property
     def turns(self) -> tuple[TurnRequest, ...]:
@@ -118,7 +126,9 @@ class ResponseExchange:
     def body(self, answers: list[TurnAnswer]) -> dict[str, Any]:
         """The response object, which is also stored unless the agent keeps its own state."""
         (answer,) = answers
-        output = items_of(answer, token_bytes=self.token_bytes, sealed_reasoning=self.sealed_reasoning)
+        output = items_of(
+            answer, token_bytes=self.token_bytes, sealed_reasoning=self.sealed_reasoning, spaces=self.spaces
+        )
         cut = answer.turn.finish == LENGTH and not answer.reply.tool_calls
         body = {
             "id": answer.turn.turn_id,
@@ -174,26 +184,6 @@ def _previous(body: Mapping[str, Any], stored: StoredResponses) -> StoredRespons
             param="previous_response_id",
         )
     return found
-
-
-def _tools(body: Mapping[str, Any]) -> tuple[Tools | None, str]:
-    """Read the tools in chat shape, and TurnRequest.forced."""
-    tools = []
-    for at, tool in enumerate(fields.objects(body, "tools")):
-        if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
-            raise bad_field(
-                f"tools[{at}]",
-                f"tools[{at}] is of type {tool.get('type')!r}; tools that the server would run are not available, "
-                "only functions {type: 'function', name, parameters}",
-            )
-        kept = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
-        tools.append({"type": "function", "function": kept})
-    choice = body.get("tool_choice")
-    if choice in (None, "auto"):
-        return Tools(tools) if tools else None, ""
-    if choice == "none":
-        return None, ""
-    return Tools(tools), forced_tool(choice, choice.get("name") if isinstance(choice, dict) else None, tools)
 
 
 def _constraint(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.responses.stored import Item
+from slime_agl.gateway.protocols.responses.tools import Spaces, shown_name
 from slime_agl.gateway.refusal import bad_field
 from slime_agl.gateway.request import Message, TurnAnswer
 from slime_agl.gateway.turn.siblings import TURN
@@ -87,7 +88,10 @@ class _Messages:
         call = {
             "id": item["call_id"],
             "type": "function",
-            "function": {"name": item["name"], "arguments": item.get("arguments")},
+            "function": {
+                "name": shown_name(item.get("namespace"), item["name"]),
+                "arguments": item.get("arguments"),
+            },
         }
         answer = self._answer or self._same_turn(item["call_id"]) or self._start()
         answer.setdefault("tool_calls", []).append(call)
@@ -122,11 +126,13 @@ def _name(answer: Message, item: Item) -> None:
         answer[TURN] = found[1]
 
 
-def items_of(answer: TurnAnswer, *, token_bytes: TokenBytes | None, sealed_reasoning: bool) -> list[Item]:
+def items_of(
+    answer: TurnAnswer, *, token_bytes: TokenBytes | None, sealed_reasoning: bool, spaces: Spaces
+) -> list[Item]:
     """Output items of an answer: reasoning, text, calls. Deterministic.
 
     token_bytes: bytes of each id, if logprobs are wanted. sealed_reasoning: the agent keeps no state here and wants a
-    token to send back; it names the turn.
+    token to send back; it names the turn. spaces: see `Offer`.
     """
     reply, name = answer.reply, answer.turn.turn_id.removeprefix("resp_")
     cut = answer.turn.finish == LENGTH and not reply.tool_calls
@@ -143,6 +149,8 @@ def items_of(answer: TurnAnswer, *, token_bytes: TokenBytes | None, sealed_reaso
         items.append({**item, "status": "incomplete" if cut else "completed"})
     for at, call in enumerate(reply.tool_calls):
         item = {"id": f"fc_{name}{at:02d}", "type": "function_call", "call_id": call.id, "name": call.name}
+        if call.name in spaces:
+            item["namespace"], item["name"] = spaces[call.name]
         items.append({**item, "arguments": call.arguments, "status": "completed"})
     return items
 

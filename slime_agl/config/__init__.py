@@ -6,20 +6,12 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from slime_agl.config.keys import at_least, key
+from slime_agl.config.train import TrainConfig
 from slime_agl.errors import ConfigError, closest
-
-
-def at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise ConfigError(f"{name} is {value}, it must be at least {least}")
-
-
-def key(default: Any, text: str) -> Any:
-    """A configuration field with its default and its documentation."""
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +196,22 @@ class Config:
         "the agent's task: by default `prompt`, `label` and the row's metadata; a mapping `{field: source}` selects "
         "and renames fields; the import path of `f(sample)` replaces the task",
     )
+    columns: tuple[str, ...] = key(
+        (),
+        "columns of the data rows that join the task, beside `prompt`, `label` and the metadata; slime drops them",
+    )
     model: str = key("policy", "model name shown to agents")
+    resource_name: str = key(
+        "main_llm", "name of the Agent Lightning resource with the endpoint, for agents that look one up by name"
+    )
+    templates: Mapping[str, str] | None = key(
+        None,
+        "prompt templates that agents get as further resources: resource name to text, or to `file:PATH`; "
+        "`{field}` in a text is filled in by the agent",
+    )
+    image_dir: str | None = key(
+        None, "folder below which agents may name images as `file://` URLs; without it such URLs are refused"
+    )
     history: Literal["append", "template"] = key(
         "append",
         "if the chat template rewrites earlier turns: `append` keeps one segment as the model saw it, `template` forks",
@@ -223,6 +230,7 @@ class Config:
     )
     runners: RunnersConfig = RunnersConfig()
     gateway: GatewayConfig = GatewayConfig()
+    train: TrainConfig = TrainConfig()
     credit: CreditConfig = CreditConfig()
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()

@@ -1,0 +1,21 @@
+"""Fields of the configuration and their bounds."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+from slime_agl.errors import ConfigError
+
+
+def at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise ConfigError(f"{name} is {value}, it must be at least {least}")
+
+
+def key(default: Any, text: str, *, mapping: type | None = None) -> Any:
+    """A configuration field with its default and its documentation. mapping: class of a mapping in its place."""
+    metadata = {"help": text, "mapping": mapping}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)

@@ -1,0 +1,105 @@
+"""Read the tools of a Responses request: functions, and namespaces of functions.
+
+A namespace groups functions that the client runs. Templates know functions only, so each is shown under the names of
+both, `NAMESPACE__FUNCTION`; a call goes back to the client with both in the fields it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slime_agl.chat.template.tools import Tools
+from slime_agl.gateway.protocols import fields
+from slime_agl.gateway.protocols.chat import forced_tool
+from slime_agl.gateway.protocols.hosted import hosted
+from slime_agl.gateway.refusal import Refusal, bad_field
+
+SEPARATOR = "__"
+
+Spaces = Mapping[str, tuple[str, str]]
+"""Namespace and function, by the name that the model is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools in chat shape, TurnRequest.forced, and the functions that stand in namespaces."""
+
+    tools: Tools | None
+    forced: str
+    spaces: Spaces = field(default_factory=dict)
+
+
+def shown_name(namespace: object, name: str) -> str:
+    """The name that the model is shown of a function. namespace: anything but a non-empty text means none."""
+    if not isinstance(namespace, str) or not namespace:
+        return name
+    return namespace + name if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
+
+
+def read_tools(body: Mapping[str, Any], count: fields.Count) -> Offer:
+    """Read `tools` and `tool_choice`.
+
+    Raises:
+        Refusal: 400 for a tool that is neither hosted nor a function, two tools of one name, or a choice that cannot
+            be met.
+    """
+    tools: list[dict[str, Any]] = []
+    spaces: dict[str, tuple[str, str]] = {}
+    for at, tool in enumerate(fields.objects(body, "tools")):
+        if tool.get("type") == "namespace":
+            for one, name in _members(tool, f"tools[{at}]", count):
+                spaces[one["function"]["name"]] = (tool["name"], name)
+                tools.append(one)
+        elif tool.get("type") == "function" and isinstance(tool.get("name"), str):
+            tools.append(_function(tool))
+        elif not hosted(tool, count):
+            raise _unknown(tool, f"tools[{at}]")
+    if spaces:
+        _check_names(tools)
+    choice = body.get("tool_choice")
+    if choice in (None, "auto"):
+        return Offer(Tools(tools) if tools else None, "", spaces)
+    if choice == "none":
+        return Offer(None, "")
+    name = choice.get("name") if isinstance(choice, dict) else None
+    if isinstance(name, str):
+        name = shown_name(choice.get("namespace"), name)
+    return Offer(Tools(tools), forced_tool(choice, name, tools), spaces)
+
+
+def _members(space: Mapping[str, Any], where: str, count: fields.Count) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the functions of a namespace in chat shape, with their own names. The first one tells what it is for."""
+    if not isinstance(space.get("name"), str) or not space["name"]:
+        raise bad_field(where, f"{where} is a namespace, so it must have a name")
+    told = space.get("description")
+    for at, tool in enumerate(fields.objects(space, "tools")):
+        if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
+            if hosted(tool, count):
+                continue
+            raise _unknown(tool, f"{where}.tools[{at}]")
+        texts = [text for text in (told, tool.get("description")) if isinstance(text, str) and text]
+        named = {**tool, "name": shown_name(space["name"], tool["name"])}
+        yield _function({**named, "description": "\n\n".join(texts)} if texts else named), tool["name"]
+        told = None
+
+
+def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
+    return {"type": "function", "function": kept}
+
+
+def _check_names(tools: list[dict[str, Any]]) -> None:
+    names = [tool["function"]["name"] for tool in tools]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise bad_field("tools", f"tools has two functions that the model would know as {twice!r}; rename one")
+
+
+def _unknown(tool: Mapping[str, Any], where: str) -> Refusal:
+    return bad_field(
+        where,
+        f"{where} is of type {tool.get('type')!r}; this endpoint takes functions {{type: 'function', name, ...}} "
+        "and namespaces",
+    )
