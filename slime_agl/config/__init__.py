@@ -6,20 +6,12 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from slime_agl.config.keys import at_least, key
+from slime_agl.config.sandbox import SandboxConfig
 from slime_agl.errors import ConfigError, closest
-
-
-def at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise ConfigError(f"{name} is {value}, it must be at least {least}")
-
-
-def key(default: Any, text: str) -> Any:
-    """A configuration field with its default and its documentation."""
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +263,7 @@ class Config:
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()
     workers: WorkersConfig = WorkersConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     record_dir: str | None = key(None, "directory for one file per step with every execution and its tokens")
     resume: Literal["whole", "position"] = key(
         "whole",
