@@ -241,9 +241,10 @@ class Fleet:
 
     async def _start(self) -> None:
         seconds = self.config.workers.start_seconds
-        links = await self._transport.start([self._plan(next(self._numbers)) for _ in range(self._count)])
+        links: Sequence[Link] = ()
         try:
             async with asyncio.timeout(seconds):
+                links = await self._transport.start([self._plan(next(self._numbers)) for _ in range(self._count)])
                 hellos = await asyncio.gather(*(link.call("hello") for link in links))
         except BaseException as error:
             await asyncio.gather(*(link.kill() for link in links), return_exceptions=True)
@@ -352,8 +353,8 @@ class Fleet:
     async def _start_another(self) -> None:
         link: Link | None = None
         try:
-            (link,) = await self._transport.start([self._plan(next(self._numbers))])
             async with asyncio.timeout(self.config.workers.start_seconds):
+                (link,) = await self._transport.start([self._plan(next(self._numbers))])
                 await link.call("hello")
                 await self._catch_up(link)
             self._join(link)  # no step has begun since, as nothing was awaited

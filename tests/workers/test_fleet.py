@@ -75,6 +75,8 @@ class Script:
         self.refuse_to_start = 0
 
     async def start(self, plans: list[Plan]) -> list[Worker]:
+        if ("", "start") in self.stuck:
+            await asyncio.Event().wait()
         if self.workers and self.refuse_to_start:
             self.refuse_to_start -= 1
             raise WorkerDied("no process can be started")
@@ -417,3 +419,9 @@ async def test_a_fleet_with_workers_keeps_trying_to_replace_one(make: Make, scri
         await settled()
     assert [worker.dead for worker in script.workers] == [True, False, False]
     assert (await fleet.metrics())["workers/replacements"] == 1
+
+
+async def test_a_cluster_that_does_not_answer_is_waited_for_no_longer_than_workers(make: Make, script: Script) -> None:
+    script.stuck.add(("", "start"))
+    with pytest.raises(SlimeAglError, match=r"were not all ready within 0.01 s \(agl.workers.start_seconds\)"):
+        await make(count=2, start_seconds=0.01)
