@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
+from slime_agl.errors import SandboxError
+
 ExecResult = tuple[int, str, str]
 Content = str | bytes | Path
 # `gateway`: the model's endpoint and nothing else. `open`: whatever the machine reaches, for installation.
@@ -34,7 +36,9 @@ class SandboxSpec:
 
     image: container image, '' for the backend's default. workdir: absolute path inside, created if missing; commands
     start there. labels: names by which the reaper finds it again. mounts: host folders bound read-only, by the path
-    inside. endpoint: URL of the gateway on this machine, '' for a sandbox that calls no model.
+    inside. shared: host folders bound writable, by the path inside: for installing once what others then mount.
+    endpoint: URL of the gateway on this machine, '' for a sandbox that calls no model; with a path, such as an
+    attempt's, isolated sandboxes can request only what is below it.
     """
 
     image: str = ""
@@ -43,13 +47,14 @@ class SandboxSpec:
     network: Network = "none"
     endpoint: str = ""
     mounts: Mapping[str, Path] = field(default_factory=dict)
+    shared: Mapping[str, Path] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = Limits()
     ttl_seconds: float = 3600.0
 
 
 class Process(Protocol):
-    """A program that runs detached in a sandbox; its output goes to a file there."""
+    """A program that runs detached in a sandbox, which keeps the beginning and the end of its output."""
 
     async def wait(self, timeout: float | None = None) -> int | None:
         """Return its exit status (128 + signal if killed), or None when `timeout` seconds have passed."""
@@ -84,13 +89,20 @@ class Sandbox(Protocol):
         """URL under which programs inside reach the gateway of `SandboxSpec.endpoint`, '' without one."""
         ...
 
+    def path(self, sandbox_path: str) -> str:
+        """Return the path by which commands name a path of this protocol.
+
+        It is the path itself, but for backends without a root of their own, whose commands find it in SANDBOX_ROOT.
+        """
+        ...
+
     async def exec(
         self,
         cmd: str,
         *,
         user: str = "root",
         env: Mapping[str, str] | None = None,
-        timeout: int = 120,
+        timeout: float = 120,
         check: bool = False,
         idempotent: bool = True,
     ) -> ExecResult:
@@ -112,11 +124,14 @@ class Sandbox(Protocol):
         ...
 
     async def read_file(self, sandbox_path: str, *, user: str = "root") -> str:
-        """Return a file's text, undecodable bytes replaced; '' if it does not exist."""
+        """Return the text of a file, of its first 64 MiB, undecodable bytes replaced; '' if it cannot be read."""
         ...
 
     async def upload(self, host_path: Path, sandbox_path: str) -> None:
-        """Copy a host folder or file into the sandbox, with its modes, symbolic links as links."""
+        """Copy a host folder or file to a path inside, with its modes, symbolic links as links.
+
+        A folder is merged into one that is there.
+        """
         ...
 
     async def set_network(self, network: Network) -> None:
@@ -146,3 +161,15 @@ class Backend(Protocol):
     async def close(self) -> None:
         """End all sandboxes of this process. Idempotent."""
         ...
+
+
+def absolute(sandbox_path: str) -> str:
+    """Return a path of the protocol without `.` and doubled slashes.
+
+    Raises:
+        SandboxError: it is relative, or goes up.
+    """
+    parts = [part for part in sandbox_path.split("/") if part not in ("", ".")]
+    if not sandbox_path.startswith("/") or ".." in parts:
+        raise SandboxError(f"{sandbox_path!r} is not an absolute path without `..`, as paths in a sandbox are")
+    return "/" + "/".join(parts)

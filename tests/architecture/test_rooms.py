@@ -20,6 +20,7 @@ LAYERS = (
     {"record"},
     {"chat", "engine", "credit"},
     {"host"},
+    {"baseline", "advantage"},
     {"lightning", "gateway", "local", "report", "sandbox"},
     {"harness"},
     {"execution"},

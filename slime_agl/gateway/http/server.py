@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -23,6 +24,7 @@ from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.gateway.door import Door, is_loopback
 from slime_agl.gateway.http.app import build_server
 from slime_agl.gateway.http.connections import Connection, watch
+from slime_agl.gateway.http.sockets import Sockets
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.gateway.turn.commits import Committer, TurnSink
@@ -60,7 +62,7 @@ class Gateway:
         self._loop: LoopThread | None = None
         self._stack = AsyncExitStack()
         self._sessions: Sessions | None = None
-        self._server: web.Server | None = None
+        self._sockets: Sockets | None = None
         self.url = ""
         self.engine_info = EngineInfo()
 
@@ -122,6 +124,23 @@ class Gateway:
     async def in_flight(self) -> int:
         return await self._call(lambda sessions: _later(sessions.in_flight))
 
+    async def listen(self, listening: socket.socket, under: str = "") -> None:
+        """Serve a socket that listens elsewhere, such as in a sandbox; it becomes the gateway's.
+
+        under: refuse requests whose path is not below this one.
+        """
+        await self._call(lambda _: self._elsewhere().listen(listening, under))
+
+    async def forget(self, listening: socket.socket) -> None:
+        """Close such a socket and its connections. Idempotent; a stopped gateway has closed it."""
+        if self._loop is not None and self._loop.alive:
+            await self._call(lambda _: self._elsewhere().forget(listening))
+
+    def _elsewhere(self) -> Sockets:
+        if self._sockets is None:
+            raise SlimeAglError("the gateway is not running")
+        return self._sockets
+
     async def _call(self, make: Callable[[Sessions], Awaitable[T]]) -> T:
         """Await make(sessions) on the gateway's loop."""
 
@@ -156,9 +175,7 @@ class Gateway:
         maker = TurnMaker(PromptMaker(parts.renderer, parts.delta), sampler, committer)
         self._stack.callback(maker.close)
         self._sessions = Sessions(maker, parts.engine, keys_required=_keys_required(config))
-        server = self._server = build_server(
-            self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url)
-        )
+        server = build_server(self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url))
         runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
@@ -174,6 +191,8 @@ class Gateway:
                 "set agl.gateway.port to a free port, or to 0 to take any"
             ) from error
         self._stack.callback(listening.close)
+        self._sockets = Sockets(server, counters)
+        self._stack.push_async_callback(self._sockets.close)
         watching = asyncio.ensure_future(watch(server))
         self._stack.callback(watching.cancel)
         port = listening.sockets[0].getsockname()[1]
