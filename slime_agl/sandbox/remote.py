@@ -168,7 +168,7 @@ class RemoteSandbox:
             await self.exec(f"mkdir -p {shlex.quote(spec.workdir)}", cwd="/", check=True)
             for inside, outside in spec.mounts.items():
                 await self.upload(outside, inside)
-        except BaseException as error:
+        except BaseException as error:  # also of the library, whose errors are the backend's
             await self.end()
             if isinstance(error, SandboxError) or not isinstance(error, Exception):
                 raise

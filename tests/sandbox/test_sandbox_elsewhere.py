@@ -331,7 +331,8 @@ case "$1 $2" in
     "instance list")
         echo '{"instances": ['
         for box in box.*; do
-            if [ -e "$box" ]; then echo "$comma{\\"instance\\": \\"${box#box.}\\", \\"pid\\": $(cat "$box")}"; comma=,; fi
+            [ -e "$box" ] || continue
+            echo "$comma{\\"instance\\": \\"${box#box.}\\", \\"pid\\": $(cat "$box")}"; comma=,
         done
         echo ']}' ;;
     "exec "*)
