@@ -239,3 +239,27 @@ async def test_a_fork_bomb_stays_within_its_limit_and_ends_with_the_sandbox(back
         if isinstance(backend, KeptBackend):
             assert (await box.exec("echo not started"))[0] != 0, "an answer, not an error of the infrastructure"
     assert processes(marker) == set()
+
+
+async def test_folders_of_the_host_stand_at_their_paths(kept: KeptBackend, tmp_path: Path):
+    for name in ("tool", "cache"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "run").write_text(f"echo {name}")
+    spec = SandboxSpec(
+        mounts={"/opt/tool": tmp_path / "tool"}, shared={"/work": tmp_path / "cache"}, workdir="/work/bin"
+    )
+    async with kept.sandbox(spec) as box:
+        assert (await box.exec(f"sh run; sh {box.path('/opt/tool/bin/run')}"))[1] == "cache\ntool\n"
+        assert await box.read_file("/opt/tool/bin/run") == "echo tool"
+        await box.write_file("/work/new/file", "written")
+        with pytest.raises(SandboxError, match="Read-only"):
+            await box.write_file("/opt/tool/bin/run", "x")
+        with pytest.raises(SandboxError, match="Read-only"):
+            await box.upload(tmp_path / "cache", "/opt/tool/new")
+    assert (tmp_path / "cache" / "new" / "file").read_text() == "written"
+    assert [entry.name for entry in (tmp_path / "tool").iterdir()] == ["bin"]
+
+
+async def test_a_missing_host_folder_is_named(kept: KeptBackend, tmp_path: Path):
+    with pytest.raises(SandboxError, match="no_such"):
+        await kept.sandbox(SandboxSpec(mounts={"/opt/x": tmp_path / "no_such"})).__aenter__()

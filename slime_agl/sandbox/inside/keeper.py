@@ -127,8 +127,10 @@ class Keeper:
         except (BrokenPipeError, ConnectionError):
             pass  # the loop notices
 
-    def _op_boot(self, number: int, *, root: str, workdir: str, limits: dict[str, int]) -> None:
-        self._tree, self._limits = Tree(root), limits
+    def _op_boot(
+        self, number: int, *, root: str, links: dict[str, tuple[str, bool]], workdir: str, limits: dict[str, int]
+    ) -> None:
+        self._tree, self._limits = Tree(root, links), limits
         if LINUX:
             control_process(PR_SET_CHILD_SUBREAPER, 1)
             _write("/proc/self/oom_score_adj", "1000")  # short of memory, the kernel ends this before the driver
