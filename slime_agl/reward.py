@@ -92,13 +92,13 @@ def check_reward_nonzero_std_with_fallback(args: Any, samples: list[Any], **kwar
 def _one_each(args: Any, items: list[list[Sample]]) -> list[Sample]:
     """Per execution that counts, a Sample with only its reward. items: the Samples of each execution."""
     key = given(args, "reward_key")
-    scored = [
+    entries = [
         scored(sample, None, at, _raw_reward(sample, key))
         for at, item in enumerate(items)
         for sample in item
         if not sample.remove_sample
     ]
-    values = [value for one in groups_of(scored) for value in one.values]
+    values = [value for one in groups_of(entries) for value in one.values]
     return [Sample(reward={key: value} if key else value) for value in values]
 
 
