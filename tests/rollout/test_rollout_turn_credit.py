@@ -106,7 +106,7 @@ async def only_the_last(execution: Execution) -> dict[int, float]:
 
 
 @pytest.mark.parametrize(
-    "function, expected", [(lengths, [-0.5, 0.5]), (only_the_last, [-2.0, 2.0])], ids=lambda given: str(given)
+    "function, expected", [(lengths, [-0.5, 0.5]), (only_the_last, [-2.0, 2.0])], ids=["per turn", "the last turn only"]
 )
 def test_a_function_gives_credit(run_rollout, function: Any, expected: list[float]):
     credit = {"span": "turn", "function": f"{HERE}.{function.__name__}"}
