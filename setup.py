@@ -40,6 +40,10 @@ setup(
     ],
     extras_require={
         "images": ["pillow"],  # agents that show images to the model
+        # Sandboxes in clouds.
+        "daytona": ["daytona"],
+        "e2b": ["e2b"],
+        "modal": ["modal"],
         "local": [
             "torch",
             "accelerate",  # transformers asks for it when it reads GGUF

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsFloat, TypeGuard
 
 from slime_agl import host
 from slime_agl.assemble import current
+from slime_agl.baseline import rewards_by_sample, rewards_by_token, scored, trained_tokens
 from slime_agl.credit.emitted import Reward
-from slime_agl.credit.groups import Scored, groups_of
+from slime_agl.credit.groups import groups_of
+from slime_agl.credit.turns import unpacked as turns_of
 from slime_agl.errors import ConfigError, RewardError
 from slime_agl.execution import Execution
 from slime_agl.host import DynamicFilterOutput, Sample, load_object
-from slime_agl.host.estimators import given, normalised, normalises_groups, scales_groups
+from slime_agl.host.estimators import given, normalises_groups
 
 RewardFunction = Callable[[Any, Execution], Any]
+TurnFunction = Callable[[Execution], Any]
 # A reward as slime reads it: a number, or a dict when a reward key is set.
 ShapedReward = float | dict[str, Any]
 
 
-def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
+def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], list[Any]]:
     """slime's reward normalisation, also correct when an execution gave several Samples.
 
     Returns the raw rewards and those to train on, both in the order of `samples`. Under an estimator that compares
@@ -43,26 +46,20 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
 
     If every execution gave one Sample and none is removed, the result equals slime's bit for bit.
 
+    Under `agl.credit.span: turn` the second list has, per Sample, a float32 tensor of shape [response tokens], for
+    `slime_agl.advantage`; the turns of an execution take the place of its Samples above.
+
     Raises:
         RewardError: a sample has no reward.
     """
     key = given(args, "reward_key")
     raw = [_raw_reward(sample, key) for sample in samples]
+    turns = [turns_of(sample.metadata) for sample in samples]
+    if any(turns):
+        return raw, rewards_by_token(args, samples, raw, turns)
     if not normalises_groups(args):
         return raw, raw
-    scored = [
-        _scored(sample, group, at, reward)
-        for at, (sample, group, reward) in enumerate(zip(samples, _group_names(args, samples), raw, strict=True))
-    ]
-    groups = groups_of(scored)
-    rows = normalised(
-        [(group.values, group.within, [raw[at] for at in group.members]) for group in groups], scale=scales_groups(args)
-    )
-    rewards = [0.0] * len(samples)
-    for group, row in zip(groups, rows, strict=True):
-        for at, reward in zip(group.members, row, strict=True):
-            rewards[at] = reward
-    return raw, rewards
+    return raw, rewards_by_sample(args, samples, raw)
 
 
 def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:
@@ -78,7 +75,7 @@ def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> Dy
     """
     items = [item if isinstance(item, list) else [item] for item in samples]
     counted = _one_each(args, items)
-    if not any(_trained(sample) for item in items for sample in item):
+    if not any(trained_tokens(sample) for item in items for sample in item):
         return DynamicFilterOutput(keep=False, reason="nothing_trains")
     if len(counted) == 1:
         counted *= 2  # no spread either way, but of a single number torch warns
@@ -95,45 +92,14 @@ def check_reward_nonzero_std_with_fallback(args: Any, samples: list[Any], **kwar
 def _one_each(args: Any, items: list[list[Sample]]) -> list[Sample]:
     """Per execution that counts, a Sample with only its reward. items: the Samples of each execution."""
     key = given(args, "reward_key")
-    scored = [
-        _scored(sample, None, at, _raw_reward(sample, key))
+    entries = [
+        scored(sample, None, at, _raw_reward(sample, key))
         for at, item in enumerate(items)
         for sample in item
         if not sample.remove_sample
     ]
-    values = [value for one in groups_of(scored) for value in one.values]
+    values = [value for one in groups_of(entries) for value in one.values]
     return [Sample(reward={key: value} if key else value) for value in values]
-
-
-def _scored(sample: Sample, group: Hashable, place: int, reward: float) -> Scored:
-    return Scored(
-        group=group,
-        execution=_execution_name(sample, place),
-        reward=reward,
-        trained=_trained(sample),
-        tokens=sample.response_length,
-        removed=bool(sample.remove_sample),
-    )
-
-
-def _execution_name(sample: Sample, place: int) -> Hashable:
-    return place if sample.rollout_id is None else ("rollout", sample.rollout_id)
-
-
-def _group_names(args: Any, samples: list[Sample]) -> list[int | None] | list[int]:
-    """Identify groups: by group_index, or by position as slime does if no Sample has one."""
-    names = [sample.group_index for sample in samples]
-    if any(name is not None for name in names):
-        return names
-    size = given(args, "n_samples_per_prompt")
-    whole = len(samples) == size * given(args, "rollout_batch_size")
-    return [at // size if whole else 0 for at in range(len(samples))]
-
-
-def _trained(sample: Sample) -> int:
-    if sample.remove_sample:
-        return 0
-    return sample.response_length if sample.loss_mask is None else sum(sample.loss_mask)
 
 
 def _raw_reward(sample: Sample, key: str | None) -> Any:
@@ -195,6 +161,46 @@ def load_reward_function(path: str | None) -> RewardFunction | None:
             f"agl.reward names {path}, which is {type(function).__name__}, not a function of (task, execution)"
         )
     return function
+
+
+def load_turn_function(path: str | None) -> TurnFunction | None:
+    """Load the function that `agl.credit.function` names. Raises ConfigError if it is not callable."""
+    function = None if path is None else load_object(path)
+    if function is not None and not callable(function):
+        raise ConfigError(
+            f"agl.credit.function names {path}, which is {type(function).__name__}, not a function of (execution)"
+        )
+    return function
+
+
+async def ask_turns(function: TurnFunction, execution: Execution) -> dict[int, float]:
+    """Call the user's credit function, sync or async; return the credit by turn index.
+
+    Raises:
+        RewardError: it raised, or returned something other than a finite number per turn.
+    """
+    source = f"agl.credit.function on rollout {execution.rollout_id}"
+    try:
+        credit = function(execution)
+        if inspect.isawaitable(credit):
+            credit = await credit
+    except Exception as error:  # the boundary to the user's function
+        raise RewardError(f"{source} failed: {type(error).__name__}: {error}") from error
+    count = len(execution.ledger.turns)
+    if not isinstance(credit, Mapping):
+        given = list(credit) if isinstance(credit, Iterable) else [credit]
+        if len(given) != count:
+            raise RewardError(
+                f"{source} gave {len(given)} numbers for {count} turns (execution.ledger.turns); give one per turn, or "
+                "a mapping from turn index to number"
+            )
+        credit = dict(enumerate(given))
+    if unknown := [at for at in credit if at not in range(count)]:
+        raise RewardError(f"{source} gave credit to turn {unknown[0]!r}; the execution has turns 0 to {count - 1}")
+    for at, value in credit.items():
+        if not _is_finite(value):
+            raise RewardError(f"{source} gave turn {at} {value!r} ({type(value).__name__}); it must be a finite number")
+    return {int(at): float(value) for at, value in credit.items()}
 
 
 async def ask(function: RewardFunction, execution: Execution) -> Reward:

@@ -37,3 +37,19 @@ def test_a_quick_run_serves_every_turn_of_every_subject(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "slime_agl" in done.stdout and "render and encode again" in done.stdout
+
+
+SANDBOXES = """
+import asyncio
+from bench.sandboxes import measure, table
+figures = asyncio.run(measure(["local"], 1, (1, 2)))
+assert min(*figures["local"].seconds.values(), figures["local"].command, figures["local"].memory) > 0, figures
+print(table(figures))
+"""
+
+
+def test_a_quick_run_creates_sandboxes_beside_bare_processes(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])}
+    done = subprocess.run([sys.executable, "-c", SANDBOXES], env=env, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["bare", "local"]

@@ -28,6 +28,7 @@ PARTS = {
     "fleet": fleet.trials,
     "intruders": intruders.trials,
     "workers": workers.trials,
+    "nodes": workers.node_trials,
 }
 
 

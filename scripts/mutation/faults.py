@@ -23,6 +23,7 @@ ORACLE = "tests/oracle/test_oracle.py::test_every_trained_token_is_the_one_that_
 GROUPS_WHOLE = TRAIN + "test_groups_come_back_whole_ordered_and_token_exact"
 NOT_CANONICAL = TRAIN + "test_a_sampling_that_is_not_canonical_is_kept_as_it_was"
 ONE_SEGMENT = TRAIN + "test_tool_calls_results_and_users_are_one_segment"
+ESCAPES, POOL = "tests/sandbox/test_sandbox_escapes.py::", "tests/sandbox/test_sandbox_pool.py::"
 PARALLEL = "tests/gateway/test_gateway_parallel.py"
 OWN_REWARD = BELONGS + "test_every_sample_has_the_reward_of_its_own_execution"
 SAMPLES, TURNS, SAMPLING = (
@@ -272,5 +273,59 @@ FAULTS: dict[str, Fault] = {
         "return place + 1 < self.target - kept + steps_left * self.target",
         "return True",
         "tests/rollout/test_rollout_admission.py",
+    ),
+    "root's settings of the kernel are writable inside": Fault(
+        "slime_agl/sandbox/bwrap.py",
+        'argv += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"]',
+        "argv += []",
+        ESCAPES + "test_the_kernels_settings_cannot_be_written",
+    ),
+    "every family of sockets can be opened": Fault(
+        "slime_agl/sandbox/seccomp.py",
+        "(RETURN, 0, 0, ERRNO | EAFNOSUPPORT)",
+        "(RETURN, 0, 0, ALLOW)",
+        ESCAPES + "test_what_a_network_namespace_does_not_isolate_cannot_be_opened",
+    ),
+    "a sandbox's keeper can be traced": Fault(
+        "slime_agl/sandbox/inside/keeper.py",
+        "control_process(PR_SET_DUMPABLE, 0)",
+        "pass",
+        ESCAPES + "test_nobody_inside_can_kill_or_trace_the_keeper",
+    ),
+    "links lead out of a sandbox": Fault(
+        "slime_agl/sandbox/inside/files.py",
+        "mode if flags & os.O_CREAT else 0, RESOLVE_IN_ROOT)",
+        "mode if flags & os.O_CREAT else 0, 0)",
+        ESCAPES + "test_links_lead_nowhere_outside",
+    ),
+    "daemons outlive a local sandbox": Fault(
+        "slime_agl/sandbox/inside/keeper.py",
+        "control_process(PR_SET_CHILD_SUBREAPER, 1)",
+        "pass",
+        "tests/sandbox/test_sandbox_contract.py::test_at_the_end_nothing_is_left",
+    ),
+    "a sandbox reaches other attempts": Fault(
+        "slime_agl/gateway/http/sockets.py",
+        'if path.startswith(f"{under}/"):',
+        "if path:",
+        "tests/gateway/test_gateway_sockets.py::test_a_socket_serves_its_attempt_and_no_other_path",
+    ),
+    "living drivers are reaped": Fault(
+        "slime_agl/sandbox/home.py",
+        "        return 0  # alive\n",
+        "        return 1\n",
+        POOL + "test_two_drivers_in_one_process_leave_each_other_alone",
+    ),
+    "a failed creation keeps its place": Fault(
+        "slime_agl/sandbox/pool.py",
+        "                self._slots.release()\n                raise\n",
+        "                raise\n",
+        POOL + "test_a_creation_is_tried_again_and_then_fails_with_the_last_reason",
+    ),
+    "a sandbox outlives its time": Fault(
+        "slime_agl/sandbox/lease.py",
+        "self._timer = loop.call_later(self.spec.ttl_seconds, self._expire)",
+        "pass",
+        POOL + "test_a_sandbox_ends_when_its_time_is_over",
     ),
 }

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from slime_agl.config.credit import AdvantageConfig, CreditConfig
 from slime_agl.config.harness import HarnessConfig, TasksConfig
 from slime_agl.config.keys import at_least, key
+from slime_agl.config.reading import key_of, read_mapping
 from slime_agl.config.sandbox import SandboxConfig
 from slime_agl.config.train import TrainConfig
-from slime_agl.errors import ConfigError, closest
+from slime_agl.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +101,6 @@ class FailureConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class CreditConfig:
-    mode: Literal["outcome", "per_turn", "per_agent"] = key(
-        "outcome",
-        "the reward of an execution's Samples: `outcome` the execution's for all, `per_turn` the discounted return "
-        "from the turn at which a Sample begins, `per_agent` the reward named after the model",
-    )
-    discount: float = key(1.0, "discount per turn, under `per_turn`")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.discount <= 1:
-            raise ConfigError(f"agl.credit.discount is {self.discount}, it must lie between 0 and 1")
-        if self.discount != 1 and self.mode != "per_turn":
-            raise ConfigError(
-                f"agl.credit.discount is {self.discount}, but agl.credit.mode is {self.mode!r}; "
-                "only `per_turn` discounts: set that mode, or leave the discount out"
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class AsyncConfig:
     enabled: bool = key(
         False,
@@ -203,6 +184,10 @@ class Config:
         "the agent's task: by default `prompt`, `label` and the row's metadata; a mapping `{field: source}` selects "
         "and renames fields; the import path of `f(sample)` replaces the task",
     )
+    columns: tuple[str, ...] = key(
+        (),
+        "columns of the data rows that join the task, beside `prompt`, `label` and the metadata; slime drops them",
+    )
     model: str = key("policy", "model name shown to agents")
     resource_name: str = key(
         "main_llm", "name of the Agent Lightning resource with the endpoint, for agents that look one up by name"
@@ -236,6 +221,7 @@ class Config:
     tasks: TasksConfig = TasksConfig()
     train: TrainConfig = TrainConfig()
     credit: CreditConfig = CreditConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()
     workers: WorkersConfig = WorkersConfig()
@@ -274,7 +260,7 @@ class Config:
                 "no `agl:` section found in slime's arguments; put `agl: {agent: your_package.your_agent}` "
                 "in a YAML file and pass it as --custom-config-path"
             )
-        config = _read(cls, _spelled_out(mapping), "agl")
+        config = read_mapping(cls, _spelled_out(mapping), "agl")
         if not config.agent:
             raise ConfigError(
                 "agl.agent is missing; name your agent as an import path, such as `my_package.agents.solver`"
@@ -286,7 +272,7 @@ def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, st
     """(key, default, meaning) of every configuration key, in order; the source of the README's table."""
     rows = []
     for item in dataclasses.fields(cls):
-        name = f"{prefix}.{_key_of(item)}"
+        name = f"{prefix}.{key_of(item)}"
         if dataclasses.is_dataclass(item.default):
             rows += describe(type(item.default), name)
         else:
@@ -316,78 +302,3 @@ def _spelled_out(mapping: Any) -> Any:
     if "credit" in words:
         full["credit"] = {"mode": words["credit"]}
     return full
-
-
-def _read(cls: type, mapping: Any, path: str) -> Any:
-    if not isinstance(mapping, Mapping):
-        raise ConfigError(f"{path} must be a mapping of keys to values, got {_kind(mapping)}")
-    hints = typing.get_type_hints(cls)
-    known = {_key_of(item): item for item in dataclasses.fields(cls)}
-    values = {}
-    for name, value in mapping.items():
-        if name not in known:
-            raise ConfigError(f"{path}.{name} is not a key.{closest(str(name), known)} Known keys: {', '.join(known)}")
-        item, where = known[name], f"{path}.{name}"
-        if dataclasses.is_dataclass(item.default):
-            values[item.name] = item.default if value is None else _read(type(item.default), value, where)
-        elif item.metadata["mapping"] and isinstance(value, Mapping):
-            values[item.name] = _read(item.metadata["mapping"], value, where)
-        else:
-            values[item.name] = _check(value, hints[item.name], where)
-    return cls(**values)
-
-
-def _key_of(item: dataclasses.Field[Any]) -> str:
-    return item.name.removesuffix("_")
-
-
-def _check(value: Any, hint: Any, where: str) -> Any:
-    choices = typing.get_args(hint)
-    if typing.get_origin(hint) is Literal:
-        if value not in choices:
-            hintful = closest(str(value), choices)
-            raise ConfigError(f"{where} is {value!r}, it must be one of {', '.join(choices)}.{hintful}")
-        return value
-    allowed = choices if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
-    for option in allowed:
-        if _is_of(value, option):
-            return _converted(value, option)
-    wanted = " or ".join(_name(option) for option in allowed)
-    raise ConfigError(f"{where} is {value!r} ({_kind(value)}), it must be {wanted}")
-
-
-def _is_of(value: Any, option: Any) -> bool:
-    if option is type(None):
-        return value is None
-    origin = typing.get_origin(option)
-    if origin is Literal:
-        return value in typing.get_args(option)
-    if origin is tuple:
-        return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    if origin is not None:
-        return isinstance(value, Mapping) and all(isinstance(x, str) for pair in value.items() for x in pair)
-    if option in (int, float) and isinstance(value, bool):
-        return False
-    return isinstance(value, int | float if option is float else option)
-
-
-def _converted(value: Any, option: Any) -> Any:
-    if option is float:
-        return float(value)
-    return tuple(value) if typing.get_origin(option) is tuple else value
-
-
-def _name(option: Any) -> str:
-    origin = typing.get_origin(option)
-    if origin is Literal:
-        return " or ".join(typing.get_args(option))
-    if origin is tuple:
-        return "a list of strings"
-    if origin is not None:
-        return "a mapping of strings to strings"
-    names = {type(None): "null", str: "a string", bool: "true or false", int: "a whole number", float: "a number"}
-    return names.get(option, "a mapping" if dataclasses.is_dataclass(option) else str(option))
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else type(value).__name__

@@ -17,7 +17,7 @@ from slime_agl.executor.parcel import unpacked
 from slime_agl.executor.register import Register
 from slime_agl.executor.replay import require_replay
 from slime_agl.executor.rewards import Rewarder, no_reward
-from slime_agl.executor.samples import SampleBuilder
+from slime_agl.executor.samples import SampleBuilder, give_credit
 from slime_agl.executor.tasks import TaskBuilder
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
@@ -153,11 +153,15 @@ class Executor:
         policy = self.failure.policy(execution.failure) if execution.failure else ""
         if policy in ("mask", "retry") or not samples:
             return await self._failed(source, execution, number, samples)
-        rewards = await self._rewards(execution, self.failure.negative_reward if policy == "negative" else None)
+        negative = self.failure.negative_reward if policy == "negative" else None
+        rewards = await self._rewards(execution, negative)
         for sample, reward in zip(samples, rewards, strict=True):
             sample.reward = reward
         if self.evaluation:
             samples = [_last(samples, execution)]
+        else:
+            for sample, turns in zip(samples, await self.rewarder.turns(execution, negative), strict=True):
+                give_credit(sample, turns)
         samples = await self._hooked(samples)
         if not (self.bare or (self.args.group_rm and not self.evaluation)):
             await self.rewarder.score(samples, evaluation=self.evaluation)

@@ -10,10 +10,11 @@ from slime_agl.config import CreditConfig
 from slime_agl.credit.emitted import Emitted, Reward
 from slime_agl.credit.per_agent import per_agent
 from slime_agl.credit.per_turn import per_turn
+from slime_agl.credit.turns import TurnCredit, as_given, by_returns, earned
 from slime_agl.errors import RewardError
 from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, Sample, async_rm, batched_async_rm, has_reward_option
-from slime_agl.reward import RewardFunction, ShapedReward, ask, shaped
+from slime_agl.reward import RewardFunction, ShapedReward, ask, ask_turns, load_turn_function, shaped
 
 FAILED = "failed"
 OURS = ("slime_agl.reward.custom_rm", "slime_agl.reward.custom_group_rm")
@@ -24,6 +25,7 @@ class Rewarder:
 
     def __init__(self, args: RolloutArgs, function: RewardFunction | None, credit: CreditConfig) -> None:
         self._args, self._function, self._credit = args, function, credit
+        self._turn_function = load_turn_function(credit.function)
 
     def shape(self, reward: Reward, source: str, *, evaluation: bool) -> ShapedReward:
         return shaped(reward, self._key(evaluation), source)
@@ -75,6 +77,34 @@ class Rewarder:
         worth = [_dimensions(self._trained(item.reward, execution)) for item in emitted]
         returns = per_turn(emitted, worth, execution.segments, discount=self._credit.discount)
         return [values if isinstance(own, dict) else values[_ONLY] for values in returns]
+
+    async def turns(self, execution: Execution, negative: float | None) -> list[list[TurnCredit]]:
+        """The credit of each segment's trained turns, under `agl.credit.span: turn`; none where nothing gives any.
+
+        negative: of every turn, in place of what the execution earned.
+
+        Raises:
+            RewardError: `agl.credit.function` failed, or gave something other than a finite number per turn.
+        """
+        parts = execution.segments
+        if self._credit.span != "turn":
+            return [[] for _ in parts]
+        if negative is not None:
+            return [as_given(dict.fromkeys(segment.trained, negative), segment) for segment in parts]
+        if self._turn_function is not None:
+            credit = await ask_turns(self._turn_function, execution)
+            return [as_given(credit, segment) for segment in parts]
+        own = await self.own(execution, evaluation=False)
+        if own is None:
+            return [[] for _ in parts]
+        emitted = execution.emitted or (Emitted(_dimensions(own), len(execution.ledger.turns)),)
+        worth = [self._number(self._trained(item.reward, execution)) for item in emitted]
+        rewards = earned(emitted, worth, parts)
+        return [by_returns(rewards, segment, discount=self._credit.discount) for segment in parts]
+
+    def _number(self, reward: ShapedReward) -> float:
+        """The dimension that slime trains on."""
+        return float(reward[self._args.reward_key]) if isinstance(reward, dict) else reward
 
     def _trained(self, reward: Reward, execution: Execution) -> ShapedReward:
         return self.shape(reward, f"a reward of the agent in rollout {execution.rollout_id}", evaluation=False)

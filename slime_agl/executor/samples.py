@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 
 from slime_agl.chat.template.renderer import Renderer
+from slime_agl.credit.turns import KEY, TurnCredit
 from slime_agl.errors import InvariantError
 from slime_agl.execution import Execution
 from slime_agl.executor.entry import response_of
@@ -98,6 +99,22 @@ class SampleBuilder:
             vision = self._renderer.vision
             sample.multimodal_inputs = {"images": [image for one in media for image in vision.pictures(one)]}
             sample.multimodal_train_inputs = join_tensors([vision.train_inputs(one) for one in media])
+
+
+def give_credit(sample: Sample, turns: Sequence[TurnCredit]) -> None:
+    """Note the credit of its turns in a Sample's metadata, for `normalize_rewards`.
+
+    Raises:
+        InvariantError: a turn's tokens are not all trained ones of the response.
+    """
+    for turn in turns:
+        if not all((sample.loss_mask or [])[turn.start : turn.end]) or turn.end > sample.response_length:
+            raise InvariantError(
+                f"a turn has credit for tokens {turn.start} to {turn.end}, which do not all train in a response of "
+                f"{sample.response_length} tokens"
+            )
+    if turns:
+        sample.metadata["agl"][KEY] = [turn.packed() for turn in turns]
 
 
 def check_sample(sample: Sample, segment: Segment) -> None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from slime_agl.errors import ConfigError, closest
+from slime_agl.executor.columns import Columns
 from slime_agl.host import Sample, load_object
 
 TaskBuilder = Callable[[Sample], object]
 
 
-def task_builder(setting: str | Mapping[str, str] | None) -> TaskBuilder:
+def task_builder(setting: str | Mapping[str, str] | None, columns: Columns | None = None) -> TaskBuilder:
     """The function for a setting of `agl.task`.
 
-    None: the row's metadata with prompt and label, which take precedence. A mapping {field: source}: exactly these
-    fields. A string: an import path of f(sample).
+    None: the row's metadata and `columns`, with prompt and label, which take precedence. A mapping {field: source}:
+    exactly these fields. A string: an import path of f(sample), which gets no columns.
 
     Raises:
         ConfigError: the import path does not name a callable.
     """
     if setting is None:
-        return _default
+        return _Sources(columns)
     if isinstance(setting, str):
         function = load_object(setting)
         if not callable(function):
@@ -28,24 +29,25 @@ def task_builder(setting: str | Mapping[str, str] | None) -> TaskBuilder:
                 f"agl.task names {setting}, which is {type(function).__name__}, not a function of a Sample"
             )
         return function
-    return _Renamed(setting)
+    return _Renamed(setting, _Sources(columns))
 
 
-def _sources(sample: Sample) -> dict[str, object]:
-    metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
-    return {**metadata, "prompt": sample.prompt, "label": sample.label}
+class _Sources:
+    def __init__(self, columns: Columns | None) -> None:
+        self._columns = columns
 
-
-def _default(sample: Sample) -> dict[str, object]:
-    return _sources(sample)
+    def __call__(self, sample: Sample) -> dict[str, object]:
+        metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
+        columns = {} if self._columns is None else self._columns.of(sample)
+        return {**metadata, **columns, "prompt": sample.prompt, "label": sample.label}
 
 
 class _Renamed:
-    def __init__(self, fields: Mapping[str, str]) -> None:
-        self._fields = dict(fields)
+    def __init__(self, fields: Mapping[str, str], sources: _Sources) -> None:
+        self._fields, self._sources = dict(fields), sources
 
     def __call__(self, sample: Sample) -> dict[str, object]:
-        sources = _sources(sample)
+        sources = self._sources(sample)
         task = {}
         for name, source in self._fields.items():
             if source not in sources:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slime_agl.config import Config
 from slime_agl.execution import Watcher
+from slime_agl.executor.columns import Columns, data_files
 from slime_agl.executor.executor import Executor
 from slime_agl.executor.register import Register
 from slime_agl.executor.rewards import Rewarder
@@ -23,7 +24,8 @@ class Workshop:
 
     def __init__(self, config: Config, args: RolloutArgs) -> None:
         self._config, self._args = config, args
-        self._tasks = task_builder(config.task)
+        columns = Columns(config.columns, list(data_files(args))) if config.columns else None
+        self._tasks = task_builder(config.task, columns)
         self.rewarder = Rewarder(args, load_reward_function(config.reward), config.credit)
 
     def executor(

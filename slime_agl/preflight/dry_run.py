@@ -57,7 +57,10 @@ def dry_run(plan: DryRun, record: Path, starting: AbstractContextManager[object]
         ConfigError: a row, the agent, the model or the configuration must be changed.
         EngineUnavailable: no engine answers.
     """
-    rows_seen = look_at_rows(plan.data, plan.input_key, plan.label_key, plan.section.get("task"))
+    section = plan.section
+    rows_seen = look_at_rows(
+        plan.data, plan.input_key, plan.label_key, section.get("task"), section.get("columns") or ()
+    )
     wanted = _arguments(plan, record)
     with ExitStack() as stack:
         if plan.engine:

@@ -6,6 +6,7 @@ from typing import Any
 
 from slime_agl.config import Config
 from slime_agl.host import RolloutArgs, default_args
+from slime_agl.host.defaults import GAE, TURNS
 from slime_agl.host.trainer import ESTIMATORS
 from slime_agl.rollout.refusals import cautions, problems
 
@@ -19,6 +20,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "a turn that was cut off": {},
     "a weight update within a turn (`--partial-rollout`)": {"partial_rollout": True},
     "credit by turn or by agent (`agl.credit`)": {"use_dynamic_batch_size": True},
+    "credit by turn inside a Sample (`agl.credit.span: turn`)": {
+        "use_dynamic_batch_size": True,
+        "custom_advantage_function_path": TURNS,
+        "agl": {"credit": {"mode": "per_turn", "span": "turn", "discount": 0.5}},
+    },
+    f"`--custom-advantage-function-path {GAE}`": {"custom_advantage_function_path": GAE},
     "`--group-rm`": {"group_rm": True},
     "replay data": {"rollout_top_p": 0.9, "use_rollout_routing_replay": True, "num_layers": 2, "moe_router_topk": 2},
     "`--normalize-advantages`": {"normalize_advantages": True},
@@ -36,8 +43,10 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 def verdict(estimator: str, feature: str) -> str:
     """Return one cell of the table."""
-    args = RolloutArgs.read(default_args(advantage_estimator=estimator, **FEATURES[feature]))
-    if any(problems(args, Config())):
+    given = FEATURES[feature]
+    args = RolloutArgs.read(default_args(advantage_estimator=estimator, **given))
+    config = Config.read({"agent": "some.agent", **given.get("agl", {})})
+    if any(problems(args, config)):
         return "refused"
     if any(cautions(args)):
         return "warned of"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,12 @@ MOST_ROWS = 100
 NAME = "rows reach the agent"
 
 
-def look_at_rows(data: Path, input_key: str, label_key: str | None, task: object) -> Finding:
-    """Check that every field of the rows becomes part of the agent's task. task: the value of `agl.task`.
+def look_at_rows(
+    data: Path, input_key: str, label_key: str | None, task: object, columns: Sequence[str] = ()
+) -> Finding:
+    """Check that every field of the rows becomes part of the agent's task.
+
+    task, columns: the values of `agl.task` and `agl.columns`.
 
     Raises:
         ConfigError: the file cannot be read, or has no row.
@@ -33,12 +37,16 @@ def look_at_rows(data: Path, input_key: str, label_key: str | None, task: object
         return Finding(NAME, "look", f"no row has {input_key!r} (--input-key); they have {', '.join(fields)}.{hint}")
     if isinstance(task, str):
         return Finding(NAME, "pass", f"{task} makes the tasks")
-    keys = list(task) if isinstance(task, Mapping) else list(dict.fromkeys(["prompt", "label", *_metadata(rows)]))
+    keys = (
+        list(task)
+        if isinstance(task, Mapping)
+        else list(dict.fromkeys(["prompt", "label", *_metadata(rows), *columns]))
+    )
     words = f"a task has {', '.join(keys)}"
-    lost = [name for name in fields if name not in (input_key, label_key, "metadata")]
+    lost = [name for name in fields if name not in (input_key, label_key, "metadata", *columns)]
     if not lost:
         return Finding(NAME, "pass", words)
-    advice = "move what it needs into 'metadata'" + (f", or give --label-key {lost[0]}" if label_key is None else "")
+    advice = "name in agl.columns what it needs" + (f", or give --label-key {lost[0]}" if label_key is None else "")
     return Finding(NAME, "look", f"{words}; {', '.join(lost)} of the rows reach no agent: {advice}")
 
 

@@ -68,22 +68,28 @@ class Ahead:
 
 
 class Held(NamedTuple):
-    """Memory of finished groups, in bytes. kept: in this batch. waiting: in none yet. under_way: groups that run."""
+    """Memory of groups, in bytes. kept: in this batch. waiting: finished and in none yet.
+
+    under_way: groups that run. largest: bytes of the largest group that has finished so far, None before the first.
+    """
 
     kept: int
     waiting: int
     under_way: int
+    largest: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """Another admission that starts nothing while finished groups hold `most` bytes.
+    """Another admission that starts a group only if it fits into `most` bytes beside those that are held and run.
 
-    A batch has to become full, so if nothing runs any more, groups start one by one however much is held.
+    A group that runs counts as the largest one so far; until one has finished, no more than `batch` groups run. A batch
+    has to become full, so if nothing runs any more, groups start one by one however much is held.
     """
 
     inner: Admission
     most: int
+    batch: int
     held: Callable[[], Held]
     warn: Callable[[str], None]
 
@@ -97,9 +103,13 @@ class Bounded:
                 "the groups of a batch hold more bytes of replay data and images than agl.workers.held_bytes "
                 f"({self.most}) before it is full; they start one by one from there. Raise it if memory allows"
             )
-        if held.kept + held.waiting < self.most:
+        if held.largest == 0:
             return count
-        return 0 if held.under_way else 1
+        if held.largest is None:
+            room = self.batch - held.under_way
+        else:
+            room = (self.most - held.kept - held.waiting) // held.largest - held.under_way
+        return min(count, max(room, 0 if held.under_way else 1))
 
     def may_wait(self, kept: int, place: int, active: ActiveGroup) -> bool:
         return self.inner.may_wait(kept, place, active)

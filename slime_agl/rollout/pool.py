@@ -49,6 +49,7 @@ class Pool:
 
     def __init__(self, outstanding: Outstanding) -> None:
         self.active: list[ActiveGroup] = []
+        self.largest: int | None = None  # bytes of the largest group that has finished so far
         self._outstanding = outstanding
         self._source: Any = None
         self._idle_since: float | None = time.monotonic()
@@ -93,9 +94,14 @@ class Pool:
         self._count_idle()
         active = ActiveGroup(group)
         active.task = asyncio.ensure_future(work(active))
-        active.task.add_done_callback(lambda _: self._count_idle())
+        active.task.add_done_callback(lambda _: self._note_end(active))
         self.active.append(active)
         return active
+
+    def _note_end(self, active: ActiveGroup) -> None:
+        self._count_idle()
+        if not active.task.cancelled() and active.task.exception() is None:
+            self.largest = max(self.largest or 0, nbytes_of(active))
 
     async def next(self, may_wait: MayWait) -> ActiveGroup:
         """Wait for the oldest finished group, passing over older unfinished ones that may wait.

@@ -9,7 +9,7 @@ from slime_agl.errors import ConfigError
 from slime_agl.executor.fan_out import mixes_groups, passrate_counts_samples
 from slime_agl.executor.register import Register
 from slime_agl.host import RolloutArgs
-from slime_agl.host.defaults import CUSTOM_GENERATE, REWARD_POST_PROCESS, ROLLOUT_FUNCTION
+from slime_agl.host.defaults import CUSTOM_GENERATE, GAE, REWARD_POST_PROCESS, ROLLOUT_FUNCTION, TURNS
 from slime_agl.host.trainer import TrainerArgs
 
 
@@ -28,6 +28,7 @@ def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) ->
     trainer = args.trainer
     yield from _modes(args, config)
     yield from _estimator(args, trainer, slimes_loop=slimes_loop)
+    yield from _advantages(args, trainer, config)
     yield from _fixed_batches(trainer, config, slimes_loop=slimes_loop)
     if trainer.use_opd and trainer.opd_type == "sglang":
         yield (
@@ -90,6 +91,42 @@ def _estimator(args: RolloutArgs, trainer: TrainerArgs, *, slimes_loop: bool) ->
             f"--kl-coef {trainer.kl_coef} with --use-rollout-logprobs under --advantage-estimator ppo takes the KL of "
             "tokens that the model did not sample, such as tool results, from a logprob of 0; leave "
             "--use-rollout-logprobs out, or use --use-kl-loss --kl-loss-coef in place of --kl-coef"
+        )
+
+
+def _advantages(args: RolloutArgs, trainer: TrainerArgs, config: Config) -> Iterator[str]:
+    path, estimator = trainer.custom_advantage_function_path, trainer.advantage_estimator
+    if config.credit.span == "turn":
+        if path is None:
+            yield (
+                "agl.credit.span is turn, but slime's estimators take one reward per Sample; pass "
+                f"--custom-advantage-function-path {TURNS}, or {GAE} under --advantage-estimator ppo"
+            )
+        if args.custom_reward_post_process_path is None:
+            yield (
+                "agl.credit.span is turn, but --custom-reward-post-process-path is not set, so no turn's credit would "
+                f"reach the trainer; pass --custom-reward-post-process-path {REWARD_POST_PROCESS}"
+            )
+    if path == GAE and estimator != "ppo":
+        yield (
+            f"--custom-advantage-function-path {GAE} needs a critic, and --advantage-estimator {estimator} trains "
+            f"none; pass --advantage-estimator ppo, or {TURNS}"
+        )
+    if path == GAE and config.credit.discount != 1:
+        yield (
+            f"agl.credit.discount is {config.credit.discount:g}, and slime's --gamma discounts in {GAE}, so rewards "
+            "would be discounted twice; leave agl.credit.discount out, and set agl.advantage.unit: turn to discount by "
+            "turn"
+        )
+    if path == TURNS and estimator == "ppo":
+        yield (
+            f"--custom-advantage-function-path {TURNS} uses no values, but --advantage-estimator ppo trains a critic "
+            f"for them; pass {GAE}, or --advantage-estimator grpo"
+        )
+    if path in (GAE, TURNS) and estimator == "ppo" and trainer.megatron_config_path:
+        yield (
+            f"under --megatron-config-path slime's critic ignores --custom-advantage-function-path {path} and learns "
+            "the returns of slime's own estimator; set both roles by flags, or leave the function out"
         )
 
 

@@ -62,7 +62,8 @@ class TrainStep:
         self._books, self._tally, self._source = books, books.tally, data_source
         self._lasting, self._pool, self._brake = lasting, lasting.pool, lasting.brake
         if runtime.most_bytes is not None:
-            admission = Bounded(admission, runtime.most_bytes, self._held, lasting.register.warn_once)
+            batch = args.rollout_batch_size
+            admission = Bounded(admission, runtime.most_bytes, batch, self._held, lasting.register.warn_once)
         self._admission, self._ending = admission, ending
         self._limits = Limits(args.rollout_max_response_len, args.rollout_max_context_len)
         self._filter = load_function(args.dynamic_sampling_filter_path) if args.dynamic_sampling_filter_path else None
@@ -125,7 +126,8 @@ class TrainStep:
                 self._start(group)
 
     def _held(self) -> Held:
-        return Held(sum(nbytes_of(active) for active, _ in self._kept), self._pool.nbytes, self._pool.under_way)
+        pool = self._pool
+        return Held(sum(nbytes_of(active) for active, _ in self._kept), pool.nbytes, pool.under_way, pool.largest)
 
     def _exhausted(self, count: int) -> None:
         missing = self._args.rollout_batch_size - len(self._kept) - len(self._pool)

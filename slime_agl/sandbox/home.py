@@ -11,6 +11,8 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
+import socket
 import stat
 import subprocess
 import tempfile
@@ -40,9 +42,8 @@ class Home:
             SandboxError: the base is another user's, or cannot be written.
         """
         try:
-            if self._lock < 0:
-                self._claim()
-            folder = self.base / self.driver / secrets.token_hex(6)
+            driver, _, own = self.name().rpartition("-")
+            folder = self.base / driver / own
             (folder / ROOT).mkdir(parents=True)
             self.label(folder, labels)
         except OSError as error:
@@ -51,6 +52,33 @@ class Home:
                 "set agl.sandbox.dir to a folder of yours"
             ) from error
         return folder
+
+    def name(self) -> str:
+        """Return a new name, the driver's and one of its own, for a sandbox without a folder; claims the lock."""
+        if self._lock < 0:
+            self._claim()
+        return f"{self.driver}-{secrets.token_hex(6)}"
+
+    @property
+    def identity(self) -> str:
+        """This machine and this base, for labels of sandboxes that other machines see, too."""
+        return f"{socket.gethostname()}:{self.base}"
+
+    def alive(self, driver: str) -> bool:
+        """True if the process of a driver that shares this base lives."""
+        if driver == self.driver:
+            return True
+        try:
+            lock = os.open(self.base / driver / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
 
     def label(self, folder: Path, labels: Mapping[str, str]) -> None:
         """Write the labels of a sandbox, by which a later driver finds it."""
@@ -86,18 +114,22 @@ class Home:
         mine = self.base / self.driver
         mine.mkdir(mode=0o700)
         self._lock = os.open(mine / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # Of this process alone: a forked child does not inherit it.
-        fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Not lockf, whose locks a second driver in this process would take, and drop by looking at them.
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def remove(folder: Path) -> None:
     """Remove a folder, however deep it is and whatever modes its folders have."""
-    for repair in (False, True):
-        if repair:
-            subprocess.run(["chmod", "-R", "u+rwx", str(folder)], stderr=subprocess.DEVNULL, check=False)
-        done = subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
-        if done.returncode == 0:
-            return
+    with contextlib.suppress(FileNotFoundError):
+        if _ran("rm", "-rf", "--", str(folder)) != 0:
+            _ran("chmod", "-R", "u+rwx", str(folder))
+            _ran("rm", "-rf", "--", str(folder))
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ran(*argv: str) -> int:
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
 
 
 def _reap(driver: Path, labels: Mapping[str, str]) -> int:
@@ -107,7 +139,7 @@ def _reap(driver: Path, labels: Mapping[str, str]) -> int:
     except OSError:
         return 0  # just being made, or removed
     try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         count = 0
         for folder in [entry for entry in driver.iterdir() if entry.is_dir()]:
             if labels.items() <= _labels(folder).items():

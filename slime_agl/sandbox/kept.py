@@ -8,7 +8,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from slime_agl.sandbox import cgroups, spawning
@@ -40,13 +40,15 @@ def own_python() -> str:
 class Launch:
     """A keeper to start.
 
-    env: of the commands in the sandbox. root: of the sandbox, as its keeper sees it. fds: to pass on and close. info:
-    end of a pipe that tells the process whose end is the sandbox's, -1 if that is the keeper.
+    env: of the commands in the sandbox. root: of the sandbox, as its keeper sees it. links: host folders by the path
+    inside, and if they are writable, where the root's links show them rather than mounts. fds: to pass on and close.
+    info: end of a pipe that tells the process whose end is the sandbox's, -1 if that is the keeper.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     root: str
+    links: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
     fds: Sequence[int] = ()
     info: int = -1
 

@@ -16,7 +16,7 @@ from slime_agl.errors import SandboxError
 from slime_agl.sandbox import trees
 from slime_agl.sandbox.channel import Answer, Channel
 from slime_agl.sandbox.life import Life
-from slime_agl.sandbox.protocol import Content, ExecResult, Network, SandboxSpec, absolute
+from slime_agl.sandbox.protocol import Content, ExecResult, Network, SandboxSpec, absolute, checked
 from slime_agl.sandbox.reach import address_of
 from slime_agl.sandbox.spawning import in_thread
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 READ_BYTES = 64 << 20
 # Status of a command that was killed at its timeout, as timeout(1) has it.
 TIMED_OUT = 124
-CMD_BYTES = 120_000  # what Linux takes as one argument, less a margin
 KILL_SECONDS = 20.0
 
 
@@ -225,12 +224,8 @@ class KeptSandbox:
         return channel
 
     def _command(self, cmd: str, env: Mapping[str, str] | None, cwd: str | None) -> dict[str, Any]:
-        if len(cmd.encode()) > CMD_BYTES:
-            raise SandboxError(
-                f"a command of {len(cmd.encode())} bytes is longer than {CMD_BYTES}; write it to a file and run that"
-            )
         return {
-            "cmd": cmd,
+            "cmd": checked(cmd),
             "env": {**self._life.env, **self._spec.env, **(env or {})},
             "cwd": absolute(cwd or self._spec.workdir),
             "program": self._backend.program(self._network),

@@ -19,7 +19,7 @@ from slime_agl.sandbox import cgroups
 from slime_agl.sandbox.channel import Channel
 from slime_agl.sandbox.home import ROOT, VARIABLE, remove
 from slime_agl.sandbox.inside.processes import end_all, marked
-from slime_agl.sandbox.protocol import SandboxSpec
+from slime_agl.sandbox.protocol import SandboxSpec, absolute
 from slime_agl.sandbox.spawning import gone, in_thread, readable, start
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class Life:
     async def _boot(self, channel: Channel) -> None:
         assert self._launch is not None
         limits = self._backend.limits(self._spec.limits)
-        await channel.call("boot", root=self._launch.root, workdir=self._spec.workdir, limits=limits)
+        launch, workdir = self._launch, absolute(self._spec.workdir)
+        await channel.call("boot", root=launch.root, links=dict(launch.links), workdir=workdir, limits=limits)
 
     async def _blocking(self, function: Callable[..., T], *arguments: Any) -> T:
         return await in_thread(self._backend.helpers.files, function, *arguments)

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Coroutine, Mapping
+from contextvars import Context
 from typing import Any, TypeVar
 
 from slime_agl.config.sandbox import SandboxConfig
@@ -82,7 +83,8 @@ class Pool:
         if self._thread is None:
             coroutine.close()
             raise SandboxError("the pool of sandboxes is not running")
-        return await asyncio.wrap_future(self._thread.submit(coroutine))
+        # In an empty context: what the pool starts is not its caller's attempt's, with which it would be ended.
+        return await asyncio.wrap_future(Context().run(self._thread.submit, coroutine))
 
     async def acquire(self, lease: Lease) -> Sandbox:
         """Create the sandbox of a lease, once there is room for it. On the pool's loop."""

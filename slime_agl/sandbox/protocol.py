@@ -14,6 +14,7 @@ from typing import Literal, Protocol, Self
 
 from slime_agl.errors import SandboxError
 
+CMD_BYTES = 120_000  # what Linux takes as one argument, less a margin
 ExecResult = tuple[int, str, str]
 Content = str | bytes | Path
 # `gateway`: the model's endpoint and nothing else. `open`: whatever the machine reaches, for installation.
@@ -173,3 +174,15 @@ def absolute(sandbox_path: str) -> str:
     if not sandbox_path.startswith("/") or ".." in parts:
         raise SandboxError(f"{sandbox_path!r} is not an absolute path without `..`, as paths in a sandbox are")
     return "/" + "/".join(parts)
+
+
+def checked(cmd: str) -> str:
+    """Return a command that fits into one argument of a program.
+
+    Raises:
+        SandboxError: it is too long.
+    """
+    size = len(cmd.encode())
+    if size > CMD_BYTES:
+        raise SandboxError(f"a command of {size} bytes is longer than {CMD_BYTES}; write it to a file and run that")
+    return cmd

@@ -36,8 +36,10 @@ STEPS_KEPT = 2
 BARRIER_SECONDS = 120.0
 BEAT_SECONDS, SILENT_SECONDS = 10.0, 60.0
 STOP_SECONDS = 30.0
-# A worker that cannot be replaced so often in a row ends the run: what ends it is no accident.
+# A fleet without workers that fails so often in a row to start one ends the run; one with workers keeps trying.
 TRIES_TO_REPLACE = 3
+# Between tries, doubled each time: a node may come back, and CPUs may be freed.
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 60.0
 
 
 class Fleet:
@@ -239,9 +241,10 @@ class Fleet:
 
     async def _start(self) -> None:
         seconds = self.config.workers.start_seconds
-        links = await self._transport.start([self._plan(next(self._numbers)) for _ in range(self._count)])
+        links: Sequence[Link] = ()
         try:
             async with asyncio.timeout(seconds):
+                links = await self._transport.start([self._plan(next(self._numbers)) for _ in range(self._count)])
                 hellos = await asyncio.gather(*(link.call("hello") for link in links))
         except BaseException as error:
             await asyncio.gather(*(link.kill() for link in links), return_exceptions=True)
@@ -331,29 +334,35 @@ class Fleet:
         await member.link.kill()
         # A node that is gone does not even close its connections to the engine.
         aborted = await self._abort(origin_of(member.link.name))
-        error: BaseException | None = None
-        for _ in range(TRIES_TO_REPLACE):
-            link: Link | None = None
+        pause = FIRST_PAUSE_SECONDS
+        for failed in itertools.count(1):
             try:
-                (link,) = await self._transport.start([self._plan(next(self._numbers))])
-                async with asyncio.timeout(self.config.workers.start_seconds):
-                    await link.call("hello")
-                    await self._catch_up(link)
-                self._join(link)  # no step has begun since, as nothing was awaited
-            except BaseException as caught:  # also when the fleet stops: nobody else knows of this worker
-                if link is not None:
-                    await link.kill()
-                if not isinstance(caught, SlimeAglError | TimeoutError):
-                    raise
-                error = caught
+                await self._start_another()
+            except Exception as error:  # of the machine, of Ray, of the worker: each may be gone at the next try
+                why = str(error) or type(error).__name__
+                logger.error("try %d to start a worker in place of %s failed: %s", failed, member.link.name, why)
+                if failed >= TRIES_TO_REPLACE and not len(self._crew):
+                    self._crew.refuse(SlimeAglError(f"no worker is left, and none can be started: {why}"))
             else:
-                self._counts["replacements"] += 1
-                if not aborted:
-                    await self._abort(origin_of(member.link.name))
-                return
-        logger.error("no worker can be started in place of %s: %s", member.link.name, error)
-        if not len(self._crew):
-            self._crew.refuse(SlimeAglError(f"no worker is left, and none can be started: {error}"))
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+        self._counts["replacements"] += 1
+        if not aborted:
+            await self._abort(origin_of(member.link.name))
+
+    async def _start_another(self) -> None:
+        link: Link | None = None
+        try:
+            async with asyncio.timeout(self.config.workers.start_seconds):
+                (link,) = await self._transport.start([self._plan(next(self._numbers))])
+                await link.call("hello")
+                await self._catch_up(link)
+            self._join(link)  # no step has begun since, as nothing was awaited
+        except BaseException:  # also when the fleet stops: nobody else knows of this worker
+            if link is not None:
+                await link.kill()
+            raise
 
     async def _catch_up(self, link: Link) -> None:
         """Bring a new worker to where the others are, however often they move on meanwhile."""

@@ -216,6 +216,7 @@ class Talk:
 
     def __init__(self, dice: random.Random) -> None:
         self.dice, self.count = dice, 0
+        self.systems = random.Random(dice.random())
 
     def text(self, words: tuple[str, ...] = WORDS) -> str:
         return "".join(self.dice.choices(words, k=self.dice.randint(1, 5))) or "x"
@@ -242,8 +243,9 @@ class Talk:
     def continuation(self, kind: str) -> Continuation:
         head, *_ = parts = kind.split("_then_")
         tools = TOOLS if self.dice.random() < 0.5 or "tool" in head or "call" in head else None
-        context = [{"role": "system", "content": self.text()}] * self.dice.choice([0, 0, 1, 2]) + [self.user()]
-        context += [{"role": "system", "content": self.text()}] * (self.dice.random() < 0.3)
+        context = [{"role": "system", "content": self.text()}] * (self.dice.random() < 0.5)
+        context += [{"role": "system", "content": "Mind that, too."}] * (self.systems.random() < 0.3) + [self.user()]
+        context += [{"role": "system", "content": "And that."}] * (self.systems.random() < 0.3)
         for _ in range(self.dice.randint(0, 2)):
             earlier = self.turn(self.dice.choice([0, 1]) if tools else 0)
             answers: list[Callable[[], dict]] = [lambda call=call: self.result(call) for call in earlier.tool_calls]

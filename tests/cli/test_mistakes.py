@@ -97,7 +97,7 @@ def test_fields_that_reach_no_agent_are_named_with_what_brings_them_there():
     assert finding.verdict == "look"
     assert finding.words == (
         "a task has prompt, label; answer of the rows reach no agent: "
-        "move what it needs into 'metadata', or give --label-key answer"
+        "name in agl.columns what it needs, or give --label-key answer"
     )
     assert looked({"prompt": "1 + 2?", "answer": "3"}, label_key="answer").verdict == "pass"
     assert looked({"prompt": "1 + 2?", "metadata": {"hint": 3}}).words == "a task has prompt, label, hint"

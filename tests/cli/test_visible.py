@@ -167,6 +167,7 @@ def evil_audit() -> AuditReport:
             "history_kwargs": {EVIL: EVIL},
             "stop_tokens": (EVIL,),
             "hidden": (),
+            "system_messages": lambda: EVIL,
             "missing_stops": (SimpleNamespace(token=EVIL, id=1, advice=lambda: EVIL),),
         }
     )

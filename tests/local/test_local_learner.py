@@ -177,3 +177,18 @@ def test_a_batch_that_cannot_train_is_refused():
 def test_settings_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="the learner.s updates is 0, it must be above 0"):
         LearnerSettings(updates=0)
+
+
+def test_rewards_by_token_push_each_turn_its_own_way():
+    model = tiny_model()
+    sample = conversation(model, 1.0)
+    args = host.default_args(rollout_batch_size=1, n_samples_per_prompt=1)
+    by_token = torch.tensor([1.0, 1.0, 0.0, 0.0, -1.0])
+    made = train_batch(args, [sample], lambda *_: ([1.0], [by_token]))
+    Learner(model, LearnerSettings(learning_rate=1e-3)).learn(made)
+    now = teacher_logprobs(model, sample.tokens, sample.response_length)
+    first, _, _, _, last = (a - b for a, b in zip(now, sample.rollout_log_probs, strict=True))
+    assert first > 0 > last
+    made["rewards"] = [by_token[:-1]]
+    with pytest.raises(InvariantError, match="4 rewards by token, its response has 5 tokens"):
+        Learner(tiny_model(), LearnerSettings()).learn(made)

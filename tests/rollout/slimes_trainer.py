@@ -88,10 +88,13 @@ class Trainer:
             )[2]
         )
 
-    def advantages(self, args: Namespace, data: dict[str, Any], *, seed: int = 0, glue_seed: int = 0) -> dict[str, Any]:
+    def advantages(
+        self, args: Namespace, data: dict[str, Any], *, seed: int = 0, glue_seed: int = 0, glue_value: float = 0.0
+    ) -> dict[str, Any]:
         """`compute_advantages_and_returns` with random values, logprobs and a random reference and teacher.
 
-        glue_seed: changes these only for tokens that do not train.
+        glue_seed: changes these, but for the values, only for tokens that do not train. glue_value: is added to the
+        values of such tokens.
         """
         torch = self._torch
         masks = [torch.tensor(mask) for mask in data["loss_masks"]]
@@ -112,7 +115,8 @@ class Trainer:
             "loss_masks": masks,
             "total_lengths": [len(tokens) for tokens in data["tokens"]],
         }
-        batch["values"] = self._values(masks, seed)
+        values = self._values(masks, seed)
+        batch["values"] = [one + glue_value * (mask == 0) for one, mask in zip(values, masks, strict=True)]
         self._loss.compute_advantages_and_returns(args, batch)
         return batch
 

@@ -19,7 +19,9 @@ import openai
 import pytest
 
 from slime_agl import host
+from slime_agl.credit.turns import unpacked
 from slime_agl.errors import ConfigError
+from slime_agl.host.defaults import GAE
 from slime_agl.host.trainer import ESTIMATORS
 from slime_agl.preflight.estimators import FAILED, FEATURES, FILLED, verdict
 from slime_agl.reward import normalize_rewards
@@ -30,7 +32,8 @@ from tests.rollout.slimes_trainer import ARGS, Trainer, loaded
 pytest.importorskip("slime.utils.types", reason="slime is not on PYTHONPATH", exc_type=ImportError)
 pytestmark = pytest.mark.needs_slime
 
-BRANCHES = {"several Samples of an execution", "credit by turn or by agent (`agl.credit`)", FILLED}
+INSIDE = "credit by turn inside a Sample (`agl.credit.span: turn`)"
+BRANCHES = {"several Samples of an execution", "credit by turn or by agent (`agl.credit`)", INSIDE, FILLED}
 FAILS = FAILED
 REFUSED_AT_START = [
     (name, feature) for name in ESTIMATORS for feature in FEATURES if verdict(name, feature) == "refused"
@@ -89,6 +92,7 @@ def samples(fake_sglang: Any, run_rollout: Any, monkeypatch: pytest.MonkeyPatch)
         if "--group-rm" in feature:
             flags["custom_rm_path"] = f"{__name__}.graded"
         section = {"credit": {"mode": "per_turn", "discount": 0.5}} if "agl.credit" in feature else {}
+        section = flags.pop("agl", section)
         update = _weight_update(fake_sglang) if "weight update" in feature else None
         output = run_rollout(
             converses, rows, n_samples=4, rollout_batch_size=2, advantage_estimator=estimator, agl=section, **flags
@@ -129,7 +133,9 @@ def _shows(feature: str, made: list[Any]) -> None:
         assert any({"1", "2"} <= set(sample.weight_versions) for sample in made)
     if feature == "replay data":
         assert all(sample.rollout_routed_experts is not None for sample in made)
-    if "agl.credit" in feature:
+    if feature == INSIDE:
+        assert any(len({turn.value for turn in unpacked(sample.metadata)}) == 2 for sample in made)
+    elif "agl.credit" in feature:
         assert any(len({s.reward for s in made if s.rollout_id == sample.rollout_id}) > 1 for sample in made)
 
 
@@ -137,13 +143,15 @@ def arguments(estimator: str, feature: str, **more: Any) -> Namespace:
     given = {**FEATURES[feature], "advantage_estimator": estimator, **more}
     if estimator.startswith("reinforce"):
         given["normalize_advantages"] = True  # slime demands it
+    if "agl" in given:
+        given["agl"] = {"agent": "some.agent", **given["agl"]}
     base = host.default_args(rollout_batch_size=2, n_samples_per_prompt=4, global_batch_size=8)
     return Namespace(**{**vars(base), **ARGS, **given})
 
 
 @pytest.mark.parametrize("feature", [name for name in FEATURES if name != "`--use-opd --opd-type sglang`"])
 def test_what_the_table_grants_trains_sampled_tokens_only(trainer: Trainer, samples, feature: str):
-    made = samples(feature)
+    made = samples(feature, next(name for name in ESTIMATORS if verdict(name, feature) != "refused"))
     if feature == FAILS:
         assert any(sample.remove_sample for sample in made)
     if "--mask-offpolicy" in feature:
@@ -179,6 +187,54 @@ def depends_on_glue(trainer: Trainer, args: Namespace, data: dict[str, Any], bat
     )
 
 
+def test_each_turn_inside_a_sample_has_its_own_advantage(trainer: Trainer, samples):
+    args = arguments("grpo", INSIDE)
+    made = samples(INSIDE)
+    batch = trainer.advantages(args, trainer.train_data(args, made, normalize_rewards))
+    differ = 0
+    for sample, advantages in zip(made, batch["advantages"], strict=True):
+        turns = unpacked(sample.metadata)
+        values = [advantages[turn.start : turn.end].unique().tolist() for turn in turns]
+        assert all(len(value) == 1 for value in values)
+        assert (values[0] == values[1]) == (turns[0].value == turns[1].value)
+        differ += values[0] != values[1]
+    assert differ
+
+
+def test_gae_takes_no_value_of_a_token_that_was_not_sampled(trainer: Trainer, samples):
+    feature = f"`--custom-advantage-function-path {GAE}`"
+    args = arguments("ppo", feature, gamma=0.9)
+    data = trainer.train_data(args, samples(feature, "ppo"), normalize_rewards)
+
+    def sampled(path: str | None, glue: float) -> tuple[list[float], list[float]]:
+        given = Namespace(**{**vars(args), "custom_advantage_function_path": path})
+        batch = trainer.advantages(given, data, glue_value=glue)
+        names = ("advantages", "returns")
+        kept = [[one[mask > 0] for one, mask in zip(batch[name], batch["loss_masks"], strict=True)] for name in names]
+        return tuple(torch.cat(rows).tolist() for rows in kept)
+
+    torch = pytest.importorskip("torch")
+    assert sampled(GAE, 0.0) == sampled(GAE, 50.0)
+    assert sampled(None, 0.0) != sampled(None, 50.0)  # slime's own does
+
+
+@pytest.mark.parametrize("path", [GAE, None])
+def test_gae_is_slimes_where_everything_was_sampled(trainer: Trainer, samples, path: str | None):
+    feature = "tool results inside a Sample"
+    made = samples(feature)
+    for sample in made:
+        sample.loss_mask = [1] * sample.response_length
+    args = arguments("ppo", feature, gamma=0.9, kl_coef=0.1)
+    data = trainer.train_data(args, made, normalize_rewards)
+    args.custom_advantage_function_path = path
+    batch = trainer.advantages(args, data)
+    args.custom_advantage_function_path = None
+    own = trainer.advantages(args, data)
+    for name in ("advantages", "returns"):
+        for one, other in zip(batch[name], own[name], strict=True):
+            assert one.tolist() == pytest.approx(other.tolist(), abs=1e-5)
+
+
 @pytest.mark.parametrize("estimator, feature", REFUSED_AT_START)
 def test_what_the_table_refuses_would_stop_slime_or_train_wrong(
     trainer: Trainer, samples, estimator: str, feature: str
@@ -186,6 +242,8 @@ def test_what_the_table_refuses_would_stop_slime_or_train_wrong(
     with pytest.raises(ConfigError):
         samples(feature, estimator)
     args = arguments(estimator, feature)
+    if args.custom_advantage_function_path is not None:
+        return  # it would not stop slime: a critic is missing, or trained for nothing
     if "opd" in feature:
         distils = importlib.import_module("slime.rollout.on_policy_distillation").post_process_rewards
         with pytest.raises(TypeError, match="not subscriptable"):

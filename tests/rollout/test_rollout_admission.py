@@ -172,17 +172,21 @@ async def test_what_a_restart_has_to_run_again_is_known_at_every_moment():
 @pytest.mark.parametrize(
     ("held", "wanted"),
     [
-        (Held(0, 0, 3), 5),
-        (Held(40, 59, 3), 5),
-        (Held(40, 60, 3), 0),
-        (Held(40, 60, 0), 1),
-        (Held(100, 0, 1), 0),
-        (Held(100, 0, 0), 1),
+        (Held(0, 0, 3, 0), 5),
+        (Held(0, 0, 3, 10), 5),
+        (Held(40, 20, 2, 10), 2),
+        (Held(40, 19, 2, 10), 2),
+        (Held(40, 60, 3, 10), 0),
+        (Held(40, 60, 0, 10), 1),
+        (Held(100, 0, 1, 10), 0),
+        (Held(100, 0, 0, 10), 1),
+        (Held(0, 0, 0, None), 4),
+        (Held(0, 0, 3, None), 1),
     ],
 )
 def test_groups_that_hold_much_stop_admission_but_never_the_batch(held: Held, wanted: int) -> None:
     told: list[str] = []
-    admission = Bounded(Batchwise(target=8, fetch=5), 100, lambda: held, told.append)
+    admission = Bounded(Batchwise(target=8, fetch=5), 100, 4, lambda: held, told.append)
     assert admission.wanted(kept=1, in_pool=2, slow=0) == wanted
     assert bool(told) == (held.kept >= 100)
     assert admission.wanted(kept=6, in_pool=2, slow=0) == 0

@@ -66,6 +66,27 @@ def test_branches_and_turns_are_aligned(engine, run_rollout, token_exact):
     assert starts[0] == 0 and len(starts) > 2
 
 
+def test_a_turn_within_a_segment_that_does_not_train_is_aligned(engine, run_rollout, token_exact):
+    @agl.rollout
+    async def alternates(task: Any, llm: Any) -> float:
+        talk: list[Any] = []
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as ai:
+            for model in ("m", "other", "m"):
+                talk.append({"role": "user", "content": f"{task['prompt']} {model}"})
+                answer = await ai.chat.completions.create(model=model, messages=talk)
+                talk.append(answer.choices[0].message.model_dump(exclude_none=True))
+        return 1.0
+
+    engine.answer_with(lambda request: f"answer to {len(request.input_ids)} tokens")
+    output = run_rollout(alternates, ["a"], agl={"train": {"except_model": "other"}}, **ARGS)
+    (sample,) = flat(output.samples)
+    assert faults(output) == []
+    token_exact(engine, output.samples)
+    assert sum(sample.loss_mask) == output.metrics["rollout/agl/trained_tokens"]
+    spans = sample.metadata["agl"]["weight_versions"]
+    assert sum(end - start for start, end, _ in spans) == sum(sample.loss_mask)
+
+
 def test_tool_calls_under_routed_experts_alone_and_top_p_alone(engine, run_rollout):
     for chosen in ({"rollout_top_p": 0.9}, {name: ARGS[name] for name in ARGS if name != "rollout_top_p"}):
         engine.call_tool("add", {"a": 1, "b": 2}).say("3")

@@ -194,7 +194,7 @@ async def test_shared_memory_is_limited(box: Sandbox):
     assert (await box.exec("head -c 300000000 /dev/zero > /dev/shm/x", timeout=60))[0] != 0
 
 
-async def test_links_lead_nowhere_outside(backend: KeptBackend, tmp_path: Path):
+async def test_links_lead_nowhere_outside(kept: KeptBackend, tmp_path: Path):
     """Also for `local`, where the driver acts on paths that commands prepared."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "file").write_text("of the host")
@@ -202,7 +202,7 @@ async def test_links_lead_nowhere_outside(backend: KeptBackend, tmp_path: Path):
     tree.mkdir()
     (tree / "file").write_text("uploaded")
     victim = tmp_path / "victim"
-    async with backend.sandbox(SandboxSpec()) as box:
+    async with kept.sandbox(SandboxSpec()) as box:
         await box.exec(f"ln -s {victim}/file link; ln -s {victim} folder; ln -s ../../../../../../..{victim} up")
         for path in ("/app/link", "/app/folder/file", "/app/up/file"):
             assert await box.read_file(path) == "", path
@@ -214,12 +214,12 @@ async def test_links_lead_nowhere_outside(backend: KeptBackend, tmp_path: Path):
                     await call
                 except SandboxError:
                     pass
-        assert await box.read_file("/proc/self/environ") == "" or backend.isolates
+        assert await box.read_file("/proc/self/environ") == "" or kept.isolates
     assert {path.name: path.read_text() for path in victim.iterdir()} == {"file": "of the host"}
 
 
-async def test_reading_what_is_no_file_does_not_block(backend: KeptBackend):
-    async with backend.sandbox(SandboxSpec()) as box:
+async def test_reading_what_is_no_file_does_not_block(kept: KeptBackend):
+    async with kept.sandbox(SandboxSpec()) as box:
         await box.exec("mkfifo fifo; ln -s /dev/zero zero; ln -s loop loop; touch closed; chmod 0 closed")
         for name in ("fifo", "zero", "loop"):
             assert await box.read_file(f"/app/{name}") == ""
@@ -227,8 +227,8 @@ async def test_reading_what_is_no_file_does_not_block(backend: KeptBackend):
         assert await box.read_file("/app/fifo") == "a file now"
 
 
-async def test_a_file_larger_than_memory_is_read_in_part(backend: KeptBackend):
-    async with backend.sandbox(SandboxSpec()) as box:
+async def test_a_file_larger_than_memory_is_read_in_part(kept: KeptBackend):
+    async with kept.sandbox(SandboxSpec()) as box:
         await box.exec("truncate -s 100G sparse")
         assert len(await box.read_file("/app/sparse")) == 64 << 20
 

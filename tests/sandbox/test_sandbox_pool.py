@@ -267,6 +267,15 @@ asyncio.run(main())
 """
 
 
+async def test_two_drivers_in_one_process_leave_each_other_alone(tmp_path: Path):
+    backend, other = made("local", tmp_path), made("local", tmp_path)
+    async with backend.sandbox(SandboxSpec()) as box:
+        assert [await other.reap({}) for _ in range(2)] == [0, 0]
+        assert await box.exec("echo lives") == (0, "lives\n", "")
+    await backend.close()
+    await other.close()
+
+
 @pytest.mark.parametrize("keepers_too", [False, True])
 @pytest.mark.parametrize("name", ["bwrap", "local"])
 async def test_a_killed_driver_leaves_nothing(

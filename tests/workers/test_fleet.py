@@ -75,6 +75,8 @@ class Script:
         self.refuse_to_start = 0
 
     async def start(self, plans: list[Plan]) -> list[Worker]:
+        if ("", "start") in self.stuck:
+            await asyncio.Event().wait()
         if self.workers and self.refuse_to_start:
             self.refuse_to_start -= 1
             raise WorkerDied("no process can be started")
@@ -390,10 +392,36 @@ async def test_a_fleet_that_stops_ends_a_worker_that_is_still_starting(make: Mak
     assert [worker.dead for worker in script.workers] == [True, True, True]
 
 
-async def test_when_no_worker_can_be_replaced_whoever_waits_is_told(make: Make, script: Script) -> None:
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "FIRST_PAUSE_SECONDS", 0.0)
+
+
+async def test_when_no_worker_can_be_replaced_whoever_waits_is_told_and_a_later_worker_serves_the_next(
+    make: Make, script: Script, no_pauses: None
+) -> None:
     fleet = await make(count=1)
     script.refuse_to_start = fleets.TRIES_TO_REPLACE
     await script.workers[0].kill()
     with pytest.raises(SlimeAglError, match="no worker is left"):
         await fleet.execute(JOB)
     assert Counter(worker.dead for worker in script.workers) == {True: 1}
+    assert (await fleet.execute(JOB)).failure == ""
+
+
+async def test_a_fleet_with_workers_keeps_trying_to_replace_one(make: Make, script: Script, no_pauses: None) -> None:
+    fleet = await make(count=2)
+    script.refuse_to_start = tries = 3 * fleets.TRIES_TO_REPLACE
+    await script.workers[0].kill()
+    assert await fleet.in_flight() == 3
+    for _ in range(tries):
+        assert (await fleet.execute(JOB)).failure == ""
+        await settled()
+    assert [worker.dead for worker in script.workers] == [True, False, False]
+    assert (await fleet.metrics())["workers/replacements"] == 1
+
+
+async def test_a_cluster_that_does_not_answer_is_waited_for_no_longer_than_workers(make: Make, script: Script) -> None:
+    script.stuck.add(("", "start"))
+    with pytest.raises(SlimeAglError, match=r"were not all ready within 0.01 s \(agl.workers.start_seconds\)"):
+        await make(count=2, start_seconds=0.01)

@@ -82,11 +82,14 @@ def test_killed_actors_cost_no_prompt_and_train_nothing_twice(rig: Rig, token_ex
     assert output.metrics["rollout/agl/workers/interrupted_executions"] >= 2
 
 
-def test_a_killed_node_costs_no_prompt_and_its_worker_starts_elsewhere(rig: Rig, cluster: Any, token_exact) -> None:
+@pytest.mark.parametrize("workers", [True, False], ids=["node", "raylet alone"])
+def test_a_killed_node_costs_no_prompt_and_its_worker_starts_elsewhere(
+    rig: Rig, cluster: Any, token_exact, workers: bool
+) -> None:
     rig.run(COUNT)
     victim = next(link.node for link in links() if link.node != cluster.head)
     there = sum(link.node == victim for link in links())
-    rig.fake.answer_with(at_requests({7}, lambda: cluster.kill(victim)))
+    rig.fake.answer_with(at_requests({7}, lambda: cluster.kill(victim, workers=workers)))
     output = rig.run(COUNT)
     settled(rig, output, token_exact)
     assert output.metrics["rollout/agl/workers/deaths"] == there

@@ -46,7 +46,9 @@ def find_systems(renderer: Renderer, native: Kinds) -> tuple[Systems, Kinds]:
         systems = Systems(folds, later)
         if not _shows(renderer, systems):
             continue
-        found = native if later == "as_sent" else native | {kind: prove(renderer, kind, {}, systems) for kind in kinds}
+        found = dict(native)
+        if later != "as_sent":
+            found |= {kind: prove(renderer, kind, {}, systems) for kind in kinds}
         if all(found[kind].method != "fork" and not found[kind].hides for kind in wanted):
             return systems, found
         shown.append((systems, found))

@@ -99,9 +99,9 @@ class _Surface:
     def _note(self, request: web.BaseRequest, refusal: Refusal) -> None:
         """Record a refusal with the attempt that the path names, so that its end can be explained."""
         found = self.routes.within_attempt(request.rel_url.raw_path)
-        if found is not None:
+        if found is not None and request.method == "POST":  # with other methods, clients look whether a server is there
             target, rest = found
-            turn = request.method == "POST" and rest.removeprefix("/v1").removeprefix("/v1") in self.dialects
+            turn = rest.removeprefix("/v1").removeprefix("/v1") in self.dialects
             words = quoted(f"{request.method} {rest[:MOST_PATH]}", refusal)
             self._sessions.refused(target.rollout_id, target.attempt_id, words, turn=turn)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -178,10 +179,18 @@ def _part(batch: TrainData, at: list[int]) -> _Part:
         sequences=sequences,
         ids=torch.tensor([token for tokens, length in sequences for token in tokens[len(tokens) - length :]]),
         old=torch.tensor([logprob for n in at for logprob in batch["rollout_log_probs"][n]]),
-        advantage=torch.tensor([float(batch["rewards"][n]) for n in at]).repeat_interleave(lengths),
+        advantage=torch.cat([_by_token(batch["rewards"][n], batch["response_lengths"][n], n) for n in at]),
         weight=torch.tensor([float(kept) for n in at for kept in batch["loss_masks"][n]])
         * shares.repeat_interleave(lengths),
     )
+
+
+def _by_token(reward: Any, length: int, sample: int) -> torch.Tensor:
+    """A reward as a tensor of shape [response tokens]; a number is that of each token."""
+    given = torch.as_tensor(reward, dtype=torch.float32)
+    if given.ndim and len(given) != length:
+        raise InvariantError(f"sample {sample} has {len(given)} rewards by token, its response has {length} tokens")
+    return given.expand(length)
 
 
 def _off_policy(parts: list[_Part], scores: list[_Scores], tolerance: float) -> str:

@@ -11,27 +11,40 @@ from slime_agl.sandbox.inside.kernel import LINUX, OPENAT2, RESOLVE_IN_ROOT, sys
 from slime_agl.sandbox.inside.wire import FOLDER, KEEP_MODE, LINK
 
 
-class Tree:
-    """The files of a sandbox below `root`, '/' in a namespace. Elsewhere links are resolved as if it were the root."""
+class Place:
+    """A folder at a path of the sandbox. fd: of it, -1 where paths are taken as they are."""
 
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._fd = -1 if root == "/" else os.open(root, os.O_PATH if LINUX else os.O_RDONLY)
+    def __init__(self, inside: str, outside: str, writable: bool = True) -> None:
+        self.inside, self.outside, self.writable = inside, outside, writable
+        self.fd = -1 if outside == "/" else os.open(outside, os.O_PATH if LINUX else os.O_RDONLY)
+
+    def holds(self, path: str) -> bool:
+        return path == self.inside or path.startswith(f"{self.inside}/")
+
+
+class Tree:
+    """The files of a sandbox below `root`, '/' in a namespace. Elsewhere links are resolved as if it were the root.
+
+    links: other folders that stand at paths inside, and if they may be written.
+    """
+
+    def __init__(self, root: str, links: dict[str, tuple[str, bool]] | None = None) -> None:
+        places = [Place("", root), *(Place(inside, *link) for inside, link in (links or {}).items())]
+        self._places = sorted(places, key=lambda place: -len(place.inside))
+
+    def _place(self, path: str) -> Place:
+        return next(place for place in self._places if place.holds(path))
 
     def open(self, path: str, flags: int, mode: int = 0o644) -> int:
         flags |= os.O_CLOEXEC
-        if self._fd < 0:
+        place = self._place(path)
+        if place.fd < 0:
             return os.open(path, flags, mode)
+        below = path[len(place.inside) :] or "/"
         if not LINUX:
-            return os.open(self._checked(path), flags, mode)
+            return os.open(_checked(place.outside, below), flags, mode)
         how = struct.pack("QQQ", flags, mode if flags & os.O_CREAT else 0, RESOLVE_IN_ROOT)
-        return system_call(OPENAT2, self._fd, path.encode(), how, len(how))
-
-    def _checked(self, path: str) -> str:
-        full = os.path.realpath(os.path.join(self._root, path.lstrip("/")))
-        if os.path.commonpath((full, os.path.realpath(self._root))) != os.path.realpath(self._root):
-            raise PermissionError(errno.EPERM, "leads out of the sandbox", path)
-        return full
+        return system_call(OPENAT2, place.fd, os.fsencode(below), how, len(how))
 
     def folder(self, path: str) -> int:
         """Open a folder, making it and its parents."""
@@ -50,6 +63,8 @@ class Tree:
 
     def entry(self, path: str, kind: bytes, mode: int, content: Callable[[int], None], target: bytes) -> None:
         """Make a folder, a file or a link; it replaces what is there, unless that is a folder."""
+        if not self._place(path).writable:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         if kind == FOLDER:
             fd = self.folder(path)
             os.fchmod(fd, mode)
@@ -78,6 +93,14 @@ class Tree:
                 os.close(fd)
         finally:
             os.close(parent)
+
+
+def _checked(root: str, path: str) -> str:
+    real = os.path.realpath(root)
+    full = os.path.realpath(os.path.join(real, path.lstrip("/")))
+    if os.path.commonpath((full, real)) != real:
+        raise PermissionError(errno.EPERM, "leads out of the sandbox", path)
+    return full
 
 
 def _remove(name: str, folder: int) -> None:

@@ -44,6 +44,7 @@ from slime_agl.sandbox.inside.wire import (
     rights,
 )
 
+NOT_STARTED = 126
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHANGED_SIGNALS = (*IGNORED_SIGNALS, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -128,8 +129,10 @@ class Keeper:
         except (BrokenPipeError, ConnectionError):
             pass  # the loop notices
 
-    def _op_boot(self, number: int, *, root: str, workdir: str, limits: dict[str, int]) -> None:
-        self._tree, self._limits = Tree(root), limits
+    def _op_boot(
+        self, number: int, *, root: str, links: dict[str, tuple[str, bool]], workdir: str, limits: dict[str, int]
+    ) -> None:
+        self._tree, self._limits = Tree(root, links), limits
         if LINUX:
             control_process(PR_SET_CHILD_SUBREAPER, 1)
             _write("/proc/self/oom_score_adj", "1000")  # short of memory, the kernel ends this before the driver
@@ -143,7 +146,20 @@ class Keeper:
     ) -> None:
         out, to_out = os.pipe()
         err, to_err = (-1, to_out) if detached else os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # The sandbox is full: the fault of what runs in it, not of who runs it.
+            for fd in {out, to_out, err, to_err} - {-1}:
+                os.close(fd)
+            said = f"sandbox: no process can be started: {error.strerror}\n".encode()
+            self._answer(number, status=NOT_STARTED, err=said)
+            if detached:
+                full = self._jobs[number] = Job(number, -1, detached)
+                full.status = NOT_STARTED
+                full.out.add(said)
+                self._answer(number, JOB_ENDED, NOT_STARTED)
+            return
         if pid == 0:
             self._become(cmd, {**env, JOB: f"{self._name}.{number}"}, cwd, to_out, to_err, program)
         job = self._jobs[number] = Job(number, pid, detached)
@@ -182,7 +198,7 @@ class Keeper:
         except BaseException as error:  # nothing of the keeper may run on in this copy
             os.write(2, f"sandbox: {error}\n".encode(errors="replace"))
         finally:
-            os._exit(126)
+            os._exit(NOT_STARTED)
 
     def _pump(self, fd: int, most: int = CHUNK) -> None:
         job, output = self._pipes[fd]

@@ -8,18 +8,19 @@ OUTPUT_BYTES = 1 << 20
 class Output:
     """What a command writes to one pipe: the beginning and the end of it, the rest is counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = OUTPUT_BYTES) -> None:
+        self._most = most
         self._head, self._end, self._dropped = bytearray(), bytearray(), 0
 
     def add(self, data: bytes) -> None:
-        room = OUTPUT_BYTES // 2 - len(self._head)
+        room = self._most // 2 - len(self._head)
         self._head += data[:room]
         self._end += data[room:]
-        if len(self._end) > OUTPUT_BYTES:
+        if len(self._end) > self._most:
             self._shorten()
 
     def _shorten(self) -> None:
-        over = max(0, len(self._end) - OUTPUT_BYTES // 2)
+        over = max(0, len(self._end) - self._most // 2)
         del self._end[:over]
         self._dropped += over
 
