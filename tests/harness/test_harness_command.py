@@ -49,7 +49,7 @@ def test_the_work_of_a_command_is_graded_in_another_sandbox(run_harness, program
     assert agents.endpoint.startswith("http://127.0.0.1:") and graders.endpoint == ""
     assert not watched[0].backend.open
     phases = {name.rpartition("/")[2] for name in output.metrics if "/harness/ms/" in name}
-    assert phases == {"create", "install", "run", "seal", "collect", "grade"}
+    assert phases | {"install"} == {"create", "install", "run", "seal", "collect", "grade"}
 
 
 def test_wrong_work_is_rewarded_with_what_the_tests_say(run_harness, program, fake_sglang, row):
@@ -170,3 +170,62 @@ def test_calls_during_grading_are_refused(run_harness, program, fake_sglang, row
     output = run_harness({"command": program(code)}, [row])
     assert statuses == [409] and [sample.reward for sample in flat(output.samples)] == [1.0]
     assert output.metrics["rollout/agl/late_requests"] == 1
+
+
+def test_an_attempt_at_its_deadline_leaves_no_process_and_no_sandbox(
+    run_harness, program, fake_sglang, row, watched, tmp_path
+):
+    fake_sglang.answer_with(lambda request: "ok")
+    pids = tmp_path / "pids"
+    code = (
+        "import subprocess, time\nask()\n"
+        "daemon = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}} {{daemon.pid}} ')\ntime.sleep(600)\n"
+    )
+    section = {"runners": {"timeout_seconds": 3}, "failure": {"stall_groups": 1, "stall_seconds": 0}}
+    with pytest.raises(AgentError, match="deadline"):
+        run_harness({"command": program(code)}, [row], **section)
+    assert not watched[0].backend.open
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) >= 2 and not [pid for pid in started if alive(pid)]
+
+
+def alive(pid: int) -> bool:
+    """A process that is not a zombie has this pid."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_command_installs_what_it_needs(run_harness, program, fake_sglang, row):
+    fake_sglang.say("ok")
+    agent = {
+        "command": program(SOLVE + "assert open(os.environ['SANDBOX_ROOT'] + '/ready').read() == 'yes'\n"),
+        "install": 'printf yes > "$SANDBOX_ROOT/ready"',
+        "on_exit": "fail",
+    }
+    output = run_harness(agent, [row])
+    assert [sample.reward for sample in flat(output.samples)] == [1.0]
+
+
+def test_a_row_names_its_own_harness(run_harness, program, fake_sglang, row):
+    row["metadata"]["harness"] = "no_such"
+    with pytest.raises(AgentError, match="no harness 'no_such'"):
+        run_harness({"command": program(SOLVE)}, [row], failure={"stall_groups": 1, "stall_seconds": 0})
+
+
+def test_an_agent_that_runs_out_of_context_is_truncated_and_graded(run_harness, program, fake_sglang, row):
+    fake_sglang.answer_with(lambda request: "ok")
+    code = (
+        SOLVE + "import urllib.error\n"
+        "said = [{'role': 'user', 'content': 'hi'}, {'role': 'assistant', 'content': 'ok'}]\n"
+        "body = {'model': 'm', 'messages': [*said, {'role': 'user', 'content': 'long ' * 60000}]}\n"
+        "try:\n    post(os.environ['OPENAI_BASE_URL'] + '/chat/completions', body)\n"
+        "except urllib.error.HTTPError:\n    sys.exit(1)\n"
+    )
+    output = run_harness({"command": program(code)}, [row])
+    (sample,) = flat(output.samples)
+    assert (sample.reward, sample.status.value) == (1.0, "truncated")
+    assert output.metrics["rollout/agl/context_overflow"] == 1
+    assert output.metrics["rollout/agl/harness/exits/exit_1"] == 1
