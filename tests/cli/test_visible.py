@@ -24,8 +24,10 @@ from slime_agl.cli.demo import report as demo_report
 from slime_agl.cli.inspect import view as inspect_view
 from slime_agl.cli.main import main
 from slime_agl.cli.rerun import view as rerun_view
+from slime_agl.cli.tasks import view as tasks_view
 from slime_agl.cli.train_demo import report as train_demo_report
 from slime_agl.cli.visible import json_line, make_log_visible, visible
+from slime_agl.harness.validate import Tried
 from slime_agl.report.checks import Finding
 from slime_agl.rerun.divergence import Divergence
 from slime_agl.rerun.outcome import Outcome
@@ -145,6 +147,12 @@ def show_findings() -> None:
         check_view.print_findings(findings, as_json=as_json)
 
 
+def show_tasks() -> None:
+    tried = [Tried(name=EVIL, path=EVIL, words=EVIL), Tried(name=EVIL, path=EVIL, oracle=1.0, empty=0.0)]
+    for as_json, listed in ((False, False), (False, True), (True, False)):
+        tasks_view.print_tasks(tried, as_json=as_json, listed=listed)
+
+
 def show_audit() -> None:
     trips = {name: EVIL for name in ("call", "parallel_calls", "reasoning", "reasoning_and_call")}
     readers = {"tool_calls": EVIL, "reasoning": EVIL}
@@ -202,6 +210,7 @@ VIEWS: dict[str, list[Callable[..., None]]] = {
     "inspect.view": [show_run, show_execution],
     "rerun.view": [show_outcomes],
     "check.view": [show_findings],
+    "tasks.view": [show_tasks],
     "audit.view": [show_audit],
     "demo.report": [show_demo],
     "train_demo.report": [show_training],
