@@ -112,7 +112,8 @@ class Life:
                 os.close(fd)
         if launch.info >= 0:
             self._inner_pid = _told(launch.info, self._backend.start_seconds)
-            self._inner = os.pidfd_open(self._inner_pid)
+            with contextlib.suppress(ProcessLookupError):  # ended already; the channel's end tells why
+                self._inner = os.pidfd_open(self._inner_pid)
 
     def _limit(self) -> None:
         """Put the keeper into a control group, before it starts anything."""
