@@ -24,6 +24,7 @@ from slime_agl.sandbox.protocol import SandboxSpec
 
 from .conftest import made, unusable
 
+FUSE_SECONDS = 30.0
 SPEC = SandboxSpec(labels={"attempt": "at-1"})
 
 
@@ -119,15 +120,17 @@ async def test_a_creation_is_tried_again_and_then_fails_with_the_last_reason(mon
     async with pool_of(Boxes(failures=5), retries=1, concurrency=1) as pool:
         for _ in range(2):  # a failure gives its place back
             with pytest.raises(SandboxError, match="no sandbox after 2 attempts: no room"):
-                await pool.sandbox(SPEC).__aenter__()
+                async with asyncio.timeout(FUSE_SECONDS):
+                    await pool.sandbox(SPEC).__aenter__()
         assert (pool.metrics()["retried"], pool.metrics()["failed"], pool.metrics()["alive"]) == (2, 2, 0)
 
 
 async def test_a_sandbox_ends_when_its_time_is_over():
     async with pool_of(Boxes(), ttl_seconds=0.1, concurrency=1) as pool:
         async with pool.sandbox(SPEC) as box:
-            while await box.is_alive():
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(FUSE_SECONDS):
+                while await box.is_alive():
+                    await asyncio.sleep(0.01)
             with pytest.raises(SandboxError, match=r"exceeded 0.1 s \(agl.sandbox.ttl_seconds\)"):
                 await box.exec("0")
             async with pool.sandbox(SPEC):  # its place is free
