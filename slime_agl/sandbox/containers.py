@@ -31,6 +31,7 @@ from slime_agl.sandbox.reach import Reach, address_of
 
 TIMED_OUT = 124
 READ_SECONDS = 120.0
+KILLS, KILL_SECONDS = 20, 0.5
 PACKAGES = str(Path(__file__).parents[2])
 LISTEN = "import sys; sys.path.insert(0, {!r}); from slime_agl.sandbox.inside.listener import main; main()"
 
@@ -71,8 +72,7 @@ class ContainerProcess:
         return self._program.out.text()[-most_bytes:].decode(errors="replace") if most_bytes else ""
 
     async def kill(self) -> None:
-        await self._box.kill(self._job)
-        await self._program.kill()
+        await self._box.kill(self._job, self._program)
 
 
 class Container:
@@ -131,11 +131,10 @@ class Container:
         try:
             status = await program.wait(timeout)
             if status is None:
-                await self.kill(job)
-                await program.kill()
+                await self.kill(job, program)
                 status = TIMED_OUT
         except asyncio.CancelledError:
-            await asyncio.shield(self.kill(job))
+            await asyncio.shield(self.kill(job, program))
             raise
         finally:
             self._programs.discard(program)
@@ -196,9 +195,13 @@ class Container:
         except SandboxError:
             return False
 
-    async def kill(self, job: str) -> None:
-        """Kill a command and what it started."""
-        await ran(self._argv(shell.kill(job), "root", {}, "/"))
+    async def kill(self, job: str, program: Program) -> None:
+        """Kill a command and what it started. Again until its program ends: the engine may not have started it yet."""
+        for _ in range(KILLS):
+            await ran(self._argv(shell.kill(job), "root", {}, "/"))
+            if await program.wait(KILL_SECONDS) is not None:
+                return
+        await program.kill()
 
     async def end(self) -> None:
         """Remove the container. Idempotent; goes on when its caller is cancelled."""

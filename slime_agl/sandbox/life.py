@@ -50,6 +50,12 @@ class Life:
         assert self.folder is not None
         return self.folder / ROOT
 
+    @property
+    def leader(self) -> int:
+        """Pid of the process whose end is the sandbox's."""
+        assert self._process is not None
+        return self._process.pid if self._inner_pid < 0 else self._inner_pid
+
     async def begin(self) -> Channel:
         """Create the sandbox and wait until its keeper answers.
 
@@ -66,7 +72,7 @@ class Life:
             await self._blocking(self._limit)
             await self._boot(channel)
             return channel
-        except SandboxError as error:
+        except (SandboxError, OSError) as error:
             raise SandboxError(f"{error}{await self._blocking(self._said)}") from error
         finally:
             theirs.close()
@@ -146,7 +152,8 @@ class Life:
     async def _end_processes(self, process: subprocess.Popen[bytes]) -> None:
         if self._inner >= 0:
             # Process 1 of a namespace: it is gone only after all others in it.
-            signal.pidfd_send_signal(self._inner, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._inner, signal.SIGKILL)
             await readable(self._inner)
         if self.channel is not None:
             self.channel.close()

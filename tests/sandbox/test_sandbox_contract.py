@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import signal
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,15 @@ async def test_folders_of_the_host_stand_at_their_paths(kept: KeptBackend, tmp_p
 async def test_a_missing_host_folder_is_named(kept: KeptBackend, tmp_path: Path):
     with pytest.raises(SandboxError, match="no_such"):
         await kept.sandbox(SandboxSpec(mounts={"/opt/x": tmp_path / "no_such"})).__aenter__()
+
+
+async def test_a_sandbox_that_died_is_noticed_and_still_removed(kept: KeptBackend):
+    async with kept.sandbox(SPEC) as box:
+        process = await box.start("sleep 600")
+        os.kill(box._life.leader, signal.SIGKILL)
+        with pytest.raises(SandboxError, match=box.sandbox_id):
+            await process.wait()
+        with pytest.raises(SandboxError):
+            await box.exec("true")
+        assert not await box.is_alive()
+    assert [entry.name for entry in (kept.home.base / kept.home.driver).iterdir()] == ["lock"]

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sandbox_helpers import made, unusable
 
 from slime_agl.config.sandbox import SandboxConfig
 from slime_agl.errors import ConfigError, SandboxError
@@ -22,8 +23,6 @@ from slime_agl.sandbox.containers import listening_in
 from slime_agl.sandbox.engines import Apptainer, DockerLike
 from slime_agl.sandbox.kept import KeptBackend
 from slime_agl.sandbox.protocol import Limits, SandboxSpec
-
-from .conftest import made, unusable
 
 SPEC = SandboxSpec(
     image="img",
@@ -367,7 +366,7 @@ async def test_apptainer_instances_are_started_entered_found_and_stopped(
 
 async def test_a_socket_listens_in_the_network_of_another_process(inner: KeptBackend):
     async with inner.sandbox(SandboxSpec()) as box:
-        listening = await listening_in(box._life._inner_pid, 7654)  # type: ignore[attr-defined]
+        listening = await listening_in(box._life.leader, 7654)  # type: ignore[attr-defined]
         with listening:
             asking = asyncio.ensure_future(
                 box.exec("python3 -c \"import socket; print(socket.create_connection(('127.0.0.1', 7654)).recv(9))\"")

@@ -11,13 +11,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from sandbox_helpers import made
 
 from slime_agl.errors import SandboxError
 from slime_agl.sandbox.channel import Channel
 from slime_agl.sandbox.kept import KeptBackend
 from slime_agl.sandbox.protocol import Limits, Sandbox, SandboxSpec
-
-from .conftest import made
 
 CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
 

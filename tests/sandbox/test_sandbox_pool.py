@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandbox_helpers import made, unusable
 
 from slime_agl.config import Config
 from slime_agl.config.sandbox import LimitsConfig, SandboxConfig
@@ -21,8 +22,6 @@ from slime_agl.errors import ConfigError, SandboxError
 from slime_agl.sandbox.backends import open_backend
 from slime_agl.sandbox.pool import Pool
 from slime_agl.sandbox.protocol import SandboxSpec
-
-from .conftest import made, unusable
 
 FUSE_SECONDS = 30.0
 SPEC = SandboxSpec(labels={"attempt": "at-1"})
