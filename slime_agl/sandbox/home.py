@@ -16,6 +16,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class Home:
         self.base = Path(base) if base else Path(tempfile.gettempdir()) / f"slime_agl-{os.getuid()}" / "sandboxes"
         self.driver = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._lock = -1
+        self._claiming = threading.Lock()  # sandboxes are made in several threads
 
     def new(self, labels: Mapping[str, str]) -> Path:
         """Make the folder of a sandbox, whose name is the sandbox's id.
@@ -55,8 +57,9 @@ class Home:
 
     def name(self) -> str:
         """Return a new name, the driver's and one of its own, for a sandbox without a folder; claims the lock."""
-        if self._lock < 0:
-            self._claim()
+        with self._claiming:
+            if self._lock < 0:
+                self._claim()
         return f"{self.driver}-{secrets.token_hex(6)}"
 
     @property
