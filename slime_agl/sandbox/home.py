@@ -35,7 +35,7 @@ class Home:
         self.base = Path(base) if base else Path(tempfile.gettempdir()) / f"slime_agl-{os.getuid()}" / "sandboxes"
         self.driver = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._lock = -1
-        self._claiming = threading.Lock()
+        self._claiming = threading.Lock()  # sandboxes are made in several threads
 
     def new(self, labels: Mapping[str, str]) -> Path:
         """Make the folder of a sandbox, whose name is the sandbox's id.
