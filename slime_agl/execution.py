@@ -13,6 +13,7 @@ from slime_agl.errors import EngineFailure, SandboxError
 from slime_agl.gateway.sessions.session import SealedSession
 from slime_agl.lightning.outcome import Lane, RolloutOutcome
 from slime_agl.record.run import Try
+from slime_agl.record.said import Said
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Account, Segment, account, segments
 from slime_agl.trace.turn import SKIPPED
@@ -70,6 +71,7 @@ class Execution:
     engine_errors: engine failures reported to the agent, in order. earlier: previous attempts.
     refused: the first request that the gateway refused, quoted with status, code and message; '' without one. The error
     of a failed execution ends with it.
+    said: messages by turn, as the agent sent them and was answered.
     """
 
     rollout_id: str
@@ -92,6 +94,7 @@ class Execution:
     engine_errors: tuple[EngineFailure, ...] = ()
     earlier: tuple[Try, ...] = ()
     refused: str = ""
+    said: Mapping[int, Said] = field(default_factory=dict)
 
     @property
     def engine_seconds(self) -> float:
@@ -144,6 +147,7 @@ def finish(job: Job, outcome: RolloutOutcome) -> Execution:
             for session, attempt in zip(sealed[:-1], outcome.attempts[:-1], strict=True)
         ),
         refused=last.refused,
+        said=last.said,
     )
 
 

@@ -14,6 +14,7 @@ from slime_agl.cli.check.command import check
 from slime_agl.cli.demo.command import demo
 from slime_agl.cli.doctor.command import doctor
 from slime_agl.cli.engine import engine
+from slime_agl.cli.export import export
 from slime_agl.cli.inspect.command import inspect
 from slime_agl.cli.rerun.command import rerun
 from slime_agl.cli.tasks.command import tasks
@@ -66,6 +67,7 @@ main.add_command(audit)
 main.add_command(demo)
 main.add_command(doctor)
 main.add_command(engine)
+main.add_command(export)
 main.add_command(inspect)
 main.add_command(rerun)
 main.add_command(_renamed(rerun), "replay")

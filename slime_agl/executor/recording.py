@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slime_agl.execution import Execution
@@ -16,16 +16,26 @@ LONGEST_ATTRIBUTE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Samples of an execution as they were delivered or dropped. row: of the data source, or None."""
+    """Samples of an execution as they were delivered or dropped. row: of the data source, or None.
+
+    dataset: the eval dataset of the row, '' in training.
+    """
 
     reward: Any
     samples: tuple[RecordedSample, ...]
     row: dict[str, object] | None
+    dataset: str = ""
 
 
-def verdict(samples: Sequence[Sample], *, with_row: bool) -> Verdict:
-    """samples: those of one execution, scored or not. with_row: include the data row."""
-    return Verdict(samples[0].reward, tuple(map(_sample, samples)), _row(samples[0]) if with_row else None)
+def verdict(samples: Sequence[Sample], *, with_row: bool, dataset: str = "", prompt: int | None = None) -> Verdict:
+    """samples: those of one execution, scored or not. with_row: include the data row.
+
+    dataset, prompt: in an evaluation, the dataset and the number of the row in it, which is recorded as the group.
+    """
+    told = tuple(map(_sample, samples))
+    if prompt is not None:
+        told = tuple(replace(one, group_index=prompt) for one in told)
+    return Verdict(samples[0].reward, told, _row(samples[0]) if with_row else None, dataset)
 
 
 def recorded(execution: Execution, found: Verdict) -> RecordedExecution:
@@ -47,6 +57,8 @@ def recorded(execution: Execution, found: Verdict) -> RecordedExecution:
         earlier=execution.earlier,
         row=found.row,
         refused=execution.refused,
+        said={} if any(turn.media is not None for turn in execution.ledger.turns) else execution.said,
+        dataset=found.dataset,
     )
 
 

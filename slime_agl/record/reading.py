@@ -15,6 +15,7 @@ from slime_agl.errors import EngineFailure, InvariantError, RecordError
 from slime_agl.record.blot import BLOTTED_ID
 from slime_agl.record.codec import decode_ledger
 from slime_agl.record.run import FORMAT, READS, SUFFIX, Record, RecordedExecution, RecordedSample, Try, worker_of
+from slime_agl.record.said import decode_said
 from slime_agl.record.steps import by_step, listed_some, merged
 from slime_agl.record.wire import (
     FLAG,
@@ -210,6 +211,8 @@ def _execution(data: Mapping[str, object]) -> RecordedExecution:
         samples=tuple(_sample(sample, ledger, longest) for sample in listed(data["samples"], "samples")),
         blotted=_counts(data.get("blotted", {}), "blotted"),
         refused=text(data.get("refused", ""), "refused"),
+        said=decode_said(data["said"], len(ledger.turns)) if "said" in data else {},
+        dataset=text(data.get("dataset", ""), "dataset"),
         **fields_of(data, _SCALARS),
     )
 

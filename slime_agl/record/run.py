@@ -26,13 +26,14 @@ import orjson
 from slime_agl.errors import ConfigError, EngineFailure
 from slime_agl.record.blot import BLOTTED_ID, MARK, blot, blot_ledger, blot_text
 from slime_agl.record.codec import encode_ledger
+from slime_agl.record.said import Said, blotted_said, encode_said
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Segment, segments
 
 FORMAT, SUFFIX = "slime_agl.record", ".jsonl"
 # Version 2 adds what a rerun needs: settings in the header; row, engine_errors and earlier attempts of an execution.
-# Version 3 adds the account of blotted credentials.
-VERSION, READS = 3, (1, 2, 3)
+# Version 3 adds the account of blotted credentials, version 4 messages and the eval dataset.
+VERSION, READS = 4, (1, 2, 3, 4)
 
 TokenBytes = Callable[[Sequence[int]], list[bytes]]
 
@@ -96,6 +97,8 @@ class RecordedExecution:
     counters: the gateway's. engine_errors: as in Try. earlier: the attempts before the one described here.
     row: prompt, label, metadata and custom_rm_path of the Sample it was made from, if `task` does not hold them.
     blotted: number of credentials removed, by place. refused: as in Execution.
+    said: messages by turn; turns whose prompt the agent rendered itself have none, nor has an execution with images.
+    dataset: the eval dataset of its row, '' in training.
     """
 
     ledger: Ledger
@@ -114,6 +117,8 @@ class RecordedExecution:
     row: Mapping[str, Any] | None = None
     blotted: Mapping[str, int] = field(default_factory=dict)
     refused: str = ""
+    said: Mapping[int, Said] = field(default_factory=dict)
+    dataset: str = ""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -208,6 +213,7 @@ def _blotted(execution: RecordedExecution, bytes_of: Callable[[int], bytes]) -> 
         rewards=tuple((after, blot(dimensions, "rewards", account)) for after, dimensions in execution.rewards),
         spans=tuple(blot(span, "spans", account) for span in execution.spans),
         counters=blot(execution.counters, "counters", account),
+        said=blotted_said(execution.said, account),
         **plain,
         blotted=dict(account),
     )
@@ -285,6 +291,8 @@ def _encode(execution: RecordedExecution) -> dict[str, object]:
         ],
         "row": execution.row,
         "blotted": dict(execution.blotted),
+        "said": encode_said(execution.said),
+        "dataset": execution.dataset,
         "samples": [
             {name: getattr(sample, name) for name in _SAMPLE_SCALARS} | {"mask": _stretches(sample.mask)}
             for sample in execution.samples

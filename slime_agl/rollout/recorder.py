@@ -61,13 +61,18 @@ class Books:
         self._path, self._header = Path(config.record_dir) / f"{name}-{step:06d}{SUFFIX}", header
         self._writer = RecordWriter(self._path, header, renderer.token_bytes)
 
-    def enter(self, entries: Sequence[Entry], unused: str = "") -> None:
-        """Count and record executions. unused: why none of their tokens train, '' when they are delivered."""
+    def enter(
+        self, entries: Sequence[Entry], unused: str = "", *, dataset: str = "", prompt: int | None = None
+    ) -> None:
+        """Count and record executions. unused: why none of their tokens train, '' when they are delivered.
+
+        dataset, prompt: of an evaluation, see `verdict`.
+        """
         for entry in entries:
             self.tally.add(entry.summary, entry.samples, unused=unused, off_policy=entry.off_policy)
             if self._writer is None:
                 continue
-            found = verdict(entry.samples, with_row=self._rows)
+            found = verdict(entry.samples, with_row=self._rows, dataset=dataset, prompt=prompt)
             if isinstance(entry.kept, Execution):
                 self._writer.write(recorded(entry.kept, found))
             elif isinstance(entry.kept, Kept):

@@ -22,7 +22,7 @@ LAYERS = (
     {"host"},
     {"baseline", "advantage"},
     {"lightning", "gateway", "local", "report", "sandbox"},
-    {"harness"},
+    {"export", "harness"},
     {"execution"},
     {"runtime"},
     {"workers"},

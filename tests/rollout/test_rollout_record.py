@@ -94,7 +94,7 @@ def test_a_credential_in_a_prompt_stands_nowhere_in_the_record(fake_sglang, reco
     assert (
         SECRET not in prompt + answer and "clone it with" in prompt and "please; risk-adjusted-returns-2024" in prompt
     )
-    assert execution.blotted == {"task": 1, "turn 0 prompt": 1, "turn 0 output": 1}
+    assert execution.blotted == {"messages": 2, "task": 1, "turn 0 prompt": 1, "turn 0 output": 1}
     (sample,) = samples
     assert len(sample.tokens) == execution.ledger.length(0) and min(sample.tokens) >= 0
 
@@ -140,7 +140,7 @@ def nested(levels):
 def test_what_is_no_record_is_refused(tmp_path: Path):
     other = tmp_path / "step-000000.jsonl"
     for text, words in (
-        (b'{"format": "slime_agl.record", "version": 4}\n', "version 4.*reads 'slime_agl.record' versions 1, 2, 3"),
+        (b'{"format": "slime_agl.record", "version": 5}\n', "version 5.*reads 'slime_agl.record' versions 1, 2, 3, 4"),
         (b"hello\n", "line 1 is not JSON"),
         (b"[]\n", "line 1 is a list"),
         (b"", "holds no whole line"),

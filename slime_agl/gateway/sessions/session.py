@@ -20,6 +20,7 @@ from slime_agl.gateway.sessions.calls import CallTable
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.turn.conversation import Conversation, Node
 from slime_agl.gateway.turn.own_prompts import OwnPrompts
+from slime_agl.record.said import Said
 from slime_agl.trace.ledger import Ledger
 
 TEXTS_KEPT = 4
@@ -109,6 +110,7 @@ class SealedSession:
     """Results of a sealed attempt. engine_errors: engine failures reported to its agent, in order.
 
     refused: its first refused request, quoted; '' without one.
+    said: messages by turn, without turns whose prompt the agent rendered itself.
     """
 
     ledger: Ledger
@@ -117,6 +119,7 @@ class SealedSession:
     counters: Counter[str]
     engine_errors: tuple[EngineFailure, ...]
     broken: InvariantError | None
+    said: Mapping[int, Said]
     refused: str = ""
 
 
@@ -194,4 +197,5 @@ class Session:
             engine_errors=tuple(self.engine_errors),
             broken=self.broken,
             refused=self._refused[0],
+            said=self.conversation.said(),
         )

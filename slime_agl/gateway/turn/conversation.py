@@ -14,6 +14,7 @@ from slime_agl.chat.template.messages import Reply, normalise, reply_message, sa
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.request import Message
 from slime_agl.gateway.turn.siblings import continued
+from slime_agl.record.said import Said
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -123,6 +124,15 @@ class Conversation:
                 self._trained.append(root)
         for call in node.reply.tool_calls:
             self._by_call[call.id] = node
+
+    def said(self) -> dict[int, Said]:
+        """The messages of every turn, by its index."""
+        found, stack = {}, list(self.roots)
+        while stack:
+            node = stack.pop()
+            found[node.index] = Said(node.added, wire_message(node.reply), node.tools or None)
+            stack += node.children
+        return dict(sorted(found.items()))
 
     def match(self, messages: Sequence[Message], tools: Tools | None, kwargs: Mapping[str, object]) -> Match:
         """Find the deepest turn that `messages` continue with the same tools and template variables."""

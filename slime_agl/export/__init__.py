@@ -1,0 +1,1 @@
+"""Recorded executions as training data: which rows, and each row's exact tokens."""
