@@ -20,6 +20,8 @@ from slime_agl.report.summary import number
 from slime_agl.trace.segments import Segment
 
 EVAL = "eval"
+# Facts that go into a row's metadata.
+_NAMED = ("step", "execution", "rollout_id", "group", "segment", "segments", "turns", "agent", "reward", "source")
 # Reasons why a Sample gives no row.
 EVALUATION, NO_TOKENS, UNTRAINED = "of an evaluation", "no tokens of its own", "no token trains"
 BLOTTED, IMAGES, UNFIT = "credentials were blotted out", "images", "its mask does not fit its tokens"
@@ -41,18 +43,6 @@ class SftRow:
 
     def as_dict(self) -> dict[str, Any]:
         """The row as it is written: `metadata` is what slime's data source hands to `slime_agl.rollout.sft`."""
-        named = (
-            "step",
-            "execution",
-            "rollout_id",
-            "group",
-            "segment",
-            "segments",
-            "turns",
-            "agent",
-            "reward",
-            "source",
-        )
         return {
             "messages": self.messages or [],
             # As text, because a parquet column takes one type; never null, which slime's data source refuses.
@@ -61,7 +51,7 @@ class SftRow:
                 "tokens": self.tokens.tolist(),
                 "loss_mask": self.loss_mask.tolist(),
                 "checksum": self.checksum,
-                **{name: self.facts[name] for name in named},
+                **{name: self.facts[name] for name in _NAMED},
             },
         }
 
