@@ -117,6 +117,19 @@ class AsyncConfig:
         at_least("agl.async.max_staleness", self.max_staleness, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationConfig:
+    success: float = key(1.0, "reward from which an execution passes, for pass@k")
+    repeats: int = key(
+        2,
+        "under `agl.async`, how often executions of an evaluation run again because weights were updated meanwhile, so "
+        "that all tokens are of one version; `0` keeps and counts them",
+    )
+
+    def __post_init__(self) -> None:
+        at_least("agl.evaluation.repeats", self.repeats, 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersConfig:
     count: int | Literal["auto"] = key(
@@ -224,6 +237,7 @@ class Config:
     advantage: AdvantageConfig = AdvantageConfig()
     failure: FailureConfig = FailureConfig()
     async_: AsyncConfig = AsyncConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     workers: WorkersConfig = WorkersConfig()
     sandbox: SandboxConfig = SandboxConfig()
     record_dir: str | None = key(None, "directory for one file per step with every execution and its tokens")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slime_agl.credit.emitted import Reward
+from slime_agl.credit.per_agent import agent_of, per_agent
 from slime_agl.execution import Execution, Failure
 from slime_agl.host import Sample
 from slime_agl.runtime import Kept
@@ -30,7 +33,8 @@ class Summary:
 
     turns, segments: their numbers. gateway_seconds: time in turns that was not spent waiting for the engine.
     dangling: rewards that name a turn that does not exist. responses: per segment, the length of its response and the
-    spans of it by the weights that sampled them (see `response_of`).
+    spans of it by the weights that sampled them (see `response_of`). agents: the reward addressed to each agent whose
+    tokens train, None where the execution's own counts for it (see `per_agent`).
     """
 
     rollout_id: str
@@ -46,6 +50,7 @@ class Summary:
     gateway_seconds: float
     dangling: int
     responses: tuple[tuple[int, Spans], ...]
+    agents: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def sampled(self) -> int:
@@ -89,7 +94,18 @@ def summary_of(execution: Execution) -> Summary:
         gateway_seconds=sum(turn.ended - turn.started - turn.engine_seconds for turn in turns),
         dangling=sum(item.dangling for item in execution.emitted),
         responses=tuple(response_of(segment) for segment in execution.segments),
+        agents=_agents(execution),
     )
+
+
+def _agents(execution: Execution) -> dict[str, float | None]:
+    parts = execution.segments
+    addressed = per_agent([item for item in execution.emitted if not item.dangling], parts)
+    return {agent_of(part): _first(reward) for part, reward in zip(parts, addressed, strict=True)}
+
+
+def _first(reward: Reward | None) -> float | None:
+    return next(iter(reward.values())) if isinstance(reward, Mapping) else reward
 
 
 def response_of(segment: Segment) -> tuple[int, Spans]:

@@ -7,14 +7,27 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import agentlightning as agl
+import openai
 import pytest
 from click.testing import CliRunner
 
 from slime_agl.cli.main import main
 from slime_agl.errors import AgentError
 from slime_agl.testing.agents import failing_agent, tool_agent
+from slime_agl.testing.paths import importable
 from slime_agl.testing.tokenizer import save_tiny_checkpoint
+
+
+@agl.rollout
+async def planner_and_coder(task: Any, llm: Any) -> None:
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="dummy", max_retries=0) as ai:
+        for model in ("planner", "coder"):
+            messages: list[Any] = [{"role": "user", "content": model}]
+            await ai.chat.completions.create(model=model, messages=messages)
+    agl.emit_reward({"team": 0.5, "coder": 0.25}, primary_key="team")
 
 
 @pytest.fixture
@@ -195,3 +208,31 @@ def test_the_doctor_names_what_is_wrong_and_how_to_mend_it(tmp_path):
     assert found["config"]["verdict"] == "pass"
     assert found["agl.agent"]["verdict"] == "fail" and "nowhere" in found["agl.agent"]["words"]
     assert found["model"]["verdict"] == "fail"
+
+
+@pytest.fixture
+def eval_dir(fake_sglang, run_rollout, tmp_path) -> Path:
+    fake_sglang.answer_with(lambda request: "ok")
+    section = {"record_dir": str(tmp_path / "run"), "evaluation": {"success": 0.5}}
+    with importable(planner_and_coder) as agent:
+        run_rollout(agent, ["a", "b", "c"], n_samples=2, evaluation=True, agl=section, eval_reward_key="team")
+    return tmp_path / "run"
+
+
+def test_evaluations_have_pass_and_mean_by_dataset_and_agent(eval_dir):
+    lines = [
+        json.loads(line) for line in invoke("inspect", str(eval_dir), "--evaluations", "--json").stdout.splitlines()
+    ]
+    assert [(line["dataset"], line["agent"]) for line in lines] == [("rows", name) for name in ("", "planner", "coder")]
+    whole, planner, coder = (line["figures"] for line in lines)
+    assert whole["mean@2"]["value"] == planner["mean@2"]["value"] == 0.5 and coder["mean@2"]["value"] == 0.25
+    assert whole["pass@1"]["value"] == 1.0 and coder["pass@2"]["value"] == 0.0 and coder["pass@2"]["high"] > 0.5
+    assert {line["prompts"] for line in lines} == {3} and {line["executions"] for line in lines} == {6}
+    shown = invoke("inspect", str(eval_dir)).stdout
+    assert "evaluations (95 % intervals)" in shown and "mean@2 0.250 (0.250 to 0.250)" in shown
+
+
+def test_a_run_without_evaluations_says_so(run_dir):
+    shown = invoke("inspect", str(run_dir), "--evaluations")
+    assert (shown.exit_code, shown.stdout) == (0, "") and "no recorded evaluation" in shown.stderr
+    assert "evaluations" not in invoke("inspect", str(run_dir)).stdout

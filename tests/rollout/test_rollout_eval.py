@@ -14,6 +14,7 @@ from slime_agl.assemble import current
 from slime_agl.errors import AgentError, ConfigError, RewardError
 from slime_agl.execution import Execution
 from slime_agl.host import Sample
+from slime_agl.record.reading import read_run
 from slime_agl.rollout import generate
 from slime_agl.testing.agents import chat_agent, failing_agent
 from slime_agl.testing.host import ListDataSource
@@ -177,3 +178,98 @@ def test_what_a_step_delivered_is_released_and_memory_does_not_grow(fake_sglang,
             held.append((metrics["store/rollouts"], metrics["store/spans"], executions))
     assert held[2:] == [held[2]] * 4
     assert held[-1][0] <= 2 * 8
+
+
+LABELS = {"a": [1.0, 0.0, 0.0, 0.0], "b": [0.0] * 4, "c": [1.0] * 4}
+
+
+def labelled(rewards: dict[str, list[float]]) -> Any:
+    """An agent whose executions of a prompt earn these rewards, in some order."""
+    left = {prompt: list(values) for prompt, values in rewards.items()}
+
+    @agl.rollout
+    async def agent(task: Any, llm: Any) -> float:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="dummy", max_retries=0) as ai:
+            await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": task["prompt"]}])
+        return left[task["prompt"]].pop()
+
+    return agent
+
+
+def test_an_evaluation_reports_pass_and_mean_with_intervals(fake_sglang, run_rollout):
+    fake_sglang.answer_with(lambda request: "ok")
+    metrics = run_rollout(labelled(LABELS), ["a", "b", "c"], n_samples=4, evaluation=True).metrics
+    own = {name.removeprefix("eval/agl/rows/"): value for name, value in metrics.items() if "/rows/" in name}
+    names = [f"{name}{end}" for name in ("pass@1", "pass@2", "pass@4", "mean@4") for end in ("", "_low", "_high")]
+    assert list(own) == names
+    assert own["pass@1"] == own["mean@4"] == pytest.approx(1.25 / 3)
+    assert own["pass@2"] == pytest.approx(1.5 / 3) and own["pass@4"] == pytest.approx(2 / 3)
+    assert own["pass@4_low"] < own["pass@4"] < own["pass@4_high"] < 1
+
+
+def test_the_reward_that_passes_can_be_set(fake_sglang, run_rollout):
+    fake_sglang.answer_with(lambda request: "ok")
+    agent = labelled({"a": [0.5, 0.2]})
+    metrics = run_rollout(agent, ["a"], n_samples=2, evaluation=True, agl={"evaluation": {"success": 0.5}}).metrics
+    assert metrics["eval/agl/rows/pass@1"] == 0.5 and metrics["eval/agl/rows/pass@2"] == 1.0
+
+
+@agl.rollout
+async def planner_and_coder(task: Any, llm: Any) -> None:
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="dummy", max_retries=0) as ai:
+        for model in ("planner", "coder"):
+            messages: list[Any] = [{"role": "user", "content": f"{model}: {task['prompt']}"}]
+            await ai.chat.completions.create(model=model, messages=messages)
+    agl.emit_reward({"team": 0.5, "coder": 1.0}, primary_key="team")
+
+
+def test_agents_of_an_execution_have_figures_of_their_own(fake_sglang, run_rollout):
+    fake_sglang.answer_with(lambda request: "ok")
+    metrics = run_rollout(planner_and_coder, ["a", "b"], evaluation=True, eval_reward_key="team").metrics
+    own = {name.removeprefix("eval/agl/"): value for name, value in metrics.items() if name.endswith("@1")}
+    assert own["rows/mean@1"] == own["rows/planner/mean@1"] == 0.5 and own["rows/coder/mean@1"] == 1.0
+    assert own["rows/coder/pass@1"] == 1.0 and own["rows/planner/pass@1"] == own["rows/pass@1"] == 0.0
+
+
+def updating(fake: Any, *after: int) -> Any:
+    """Weights are updated after so many answers, in the middle of the evaluation."""
+    count = iter(range(1, 1000))
+
+    def answer(request: Any) -> str:
+        if next(count) in after:
+            fake.weight_version = str(int(fake.weight_version) + 1)
+        return "ok"
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "repeats, updates, expected",
+    [
+        (2, (), {"versions": 1, "mixed": 0, "version": 1}),
+        (2, (4,), {"versions": 2, "mixed": 0, "version": 2, "repeated": 2}),
+        (2, (4, 8), {"versions": 3, "mixed": 0, "version": 3, "repeated": 4}),
+        (0, (4,), {"versions": 2, "mixed": 2, "version": 2}),
+        (1, (4, 8), {"versions": 3, "mixed": 2, "version": 3, "repeated": 2}),
+    ],
+)
+def test_an_evaluation_under_async_is_of_one_version_of_the_weights(
+    fake_sglang, run_rollout, token_exact, tmp_path, repeats, updates, expected
+):
+    """Three executions of two turns, one at a time; answers from the named one on are of the next version."""
+    fake_sglang.answer_with(updating(fake_sglang, *updates))
+    section = {"async": {"enabled": True}, "runners": {"max_concurrency": 1}, "evaluation": {"repeats": repeats}}
+    section["record_dir"] = str(tmp_path / "run")
+    output = run_rollout(chat_agent(turns=2), ["a", "b", "c"], evaluation=True, agl=section)
+    samples = output.data["rows"]["samples"]
+    assert [sample.prompt for sample in samples] == ["a", "b", "c"]
+    found = {
+        name.removeprefix("eval/agl/weights/"): value for name, value in output.metrics.items() if "/weights/" in name
+    }
+    assert found == expected
+    mixed = [sample for sample in samples if {version for version in sample.weight_versions} != {str(found["version"])}]
+    assert len(mixed) == expected["mixed"]
+    (record,) = read_run(tmp_path / "run")
+    assert len([one for one in record.executions if one.dataset == "rows"]) == 3
+    assert len(record.executions) == 3 + expected.get("repeated", 0) == output.metrics["eval/agl/executions"]
+    token_exact(fake_sglang, samples)

@@ -20,15 +20,17 @@ from slime_agl.errors import RecordError, closest
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page here.")
 @click.option("--json", "as_json", is_flag=True, help="Print figures, one JSON object per execution.")
 @click.option("--failed", is_flag=True, help="Only executions that failed.")
-def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, failed: bool) -> None:
+@click.option("--evaluations", "evals", is_flag=True, help="Only pass@k and mean@k of evaluations.")
+def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, failed: bool, evals: bool) -> None:
     """View a recorded run in the terminal, or as one HTML page.
 
     RUN is the agl.record_dir of the run, or one file in it; in a directory, the files that workers wrote of a step are
-    read as one. Prints a table of all executions by default. With --execution, output tokens that train are green,
+    read as one. Prints a table of all executions by default, and pass@k and mean@k of evaluations. With --execution, output tokens that train are green,
     others grey; prompts, results and template text are dim.
     """
-    from slime_agl.cli.inspect.view import show_execution, show_run
+    from slime_agl.cli.inspect.view import show_evaluations, show_execution, show_run
     from slime_agl.record.reading import read_run
+    from slime_agl.report.evaluations import evaluations
     from slime_agl.report.page import write_page
     from slime_agl.report.summary import readable, row
 
@@ -48,7 +50,15 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
         pairs = [pair for pair in pairs if is_called(pair[1].ledger.rollout_id, name)]
         if not pairs:
             raise RecordError(f"no execution of {run} is called {name!r}.{closest(name, names)}")
-    if html is not None:
+    if evals:
+        found = evaluations(pairs)
+        if as_json:
+            sys.stdout.write("".join(json_line(one.as_dict()) for one in found))
+        elif found:
+            show_evaluations(found)
+        else:
+            echo(f"{run} has no recorded evaluation")
+    elif html is not None:
         write_page(html, pairs, title=run.resolve().name)
         echo(f"wrote {html} ({len(pairs)} executions, {html.stat().st_size / 1e3:,.0f} kB)")
     elif as_json:
@@ -59,3 +69,4 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
             show_execution(record, execution)
     else:
         show_run(pairs)
+        show_evaluations(evaluations(pairs))

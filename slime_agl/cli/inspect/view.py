@@ -15,7 +15,9 @@ from rich.text import Text
 from slime_agl.cli.visible import json_line, safe_text, visible
 from slime_agl.record.blot import MARK, needed_by_a_rerun
 from slime_agl.record.run import Record, RecordedExecution
+from slime_agl.report.evaluations import EvalFigures
 from slime_agl.report.fate import TurnFate, fates
+from slime_agl.report.passing import Figure
 from slime_agl.report.summary import Pair, Row, row
 
 TRAINED, MASKED, GLUE, FAILED = "bold black on green", "black on bright_black", "dim", "bold red"
@@ -40,6 +42,26 @@ def show_run(pairs: Sequence[Pair]) -> None:
         table.add_row(safe_text(entry.step), safe_text(entry.name.removeprefix("ro-")), *told, _notes(entry))
     console.print(table)
     console.print(safe_text(_sums(rows), "bold"))
+
+
+def show_evaluations(found: Sequence[EvalFigures]) -> None:
+    """Print pass@k and mean@k of evaluations, each with its 95 % interval."""
+    if not found:
+        return
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="evaluations (95 % intervals)", title_justify="left")
+    for name in ("step", "dataset", "agent"):
+        table.add_column(name, overflow="fold")
+    table.add_column("prompts", justify="right")
+    table.add_column("figures", overflow="fold", ratio=1)
+    for one in found:
+        told = [f"{name} {_with_interval(value)}" for name, value in one.figures.items()]
+        names = (one.step, one.dataset, one.agent or "all")
+        table.add_row(*map(safe_text, names), str(one.prompts), safe_text("\n".join(told)))
+    Console().print(table)
+
+
+def _with_interval(value: Figure) -> str:
+    return f"{value.value:.3f} ({value.low:.3f} to {value.high:.3f})"
 
 
 def show_execution(record: Record, execution: RecordedExecution) -> None:
