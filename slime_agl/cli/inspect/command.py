@@ -25,8 +25,8 @@ def inspect(run: Path, name: str | None, html: Path | None, as_json: bool, faile
     """View a recorded run in the terminal, or as one HTML page.
 
     RUN is the agl.record_dir of the run, or one file in it; in a directory, the files that workers wrote of a step are
-    read as one. Prints a table of all executions by default, and pass@k and mean@k of evaluations. With --execution, output tokens that train are green,
-    others grey; prompts, results and template text are dim.
+    read as one. Prints a table of all executions by default, and pass@k and mean@k of evaluations. With --execution,
+    output tokens that train are green, others grey; prompts, results and template text are dim.
     """
     from slime_agl.cli.inspect.view import show_evaluations, show_execution, show_run
     from slime_agl.record.reading import read_run
