@@ -10,7 +10,7 @@ import pytest
 from slime_agl.cli.main import main
 from slime_agl.cli.reference import reference
 from slime_agl.config import table
-from slime_agl.preflight import estimators
+from slime_agl.preflight import estimators, weights
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,6 +24,11 @@ def test_the_table_of_keys_is_the_configurations():
 def test_the_table_of_estimators_is_what_a_run_refuses():
     (written,) = re.findall(r"(?s)<!-- estimators -->\n(.*?)<!-- /estimators -->", README)
     assert written == estimators.table(), "run scripts/readme"
+
+
+def test_the_table_of_weights_is_what_is_computed():
+    (written,) = re.findall(r"(?s)<!-- weights -->\n(.*?)<!-- /weights -->", README)
+    assert written == weights.table(), "run scripts/readme"
 
 
 def test_the_help_of_every_command_is_the_commands():

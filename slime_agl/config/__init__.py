@@ -229,6 +229,11 @@ class Config:
         "Samples, `list` returns a list for every execution, for agents that branch (slime's own dynamic filters, "
         "--group-rm and fully-async loop accept no lists)",
     )
+    loss_unit: Literal["execution", "token", "segment"] | None = key(
+        None,
+        "what counts once in the policy's loss: each `execution` (slime's default), `token` or `segment`. slime's "
+        "flags decide; with a value, flags that do something else are refused",
+    )
     runners: RunnersConfig = RunnersConfig()
     gateway: GatewayConfig = GatewayConfig()
     tasks: TasksConfig = TasksConfig()

@@ -13,6 +13,7 @@ ROLLOUT_FUNCTION = "slime_agl.rollout.generate"
 CUSTOM_GENERATE = "slime_agl.generate.generate"
 REWARD_POST_PROCESS = "slime_agl.reward.normalize_rewards"
 GAE, TURNS = "slime_agl.advantage.gae", "slime_agl.advantage.turns"
+SEGMENT_REDUCER = "slime_agl.reducers.segment"
 
 _DEFAULTS: dict[str, Any] = {
     "rollout_function_path": ROLLOUT_FUNCTION,

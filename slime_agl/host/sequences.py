@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,24 @@ def own_part(rows: Sequence[NDArray[np.float64]], lengths: Lengths, like: Sequen
         (row if split is None else split.slice_log_prob_with_cp(row, total, response)).to(given)
         for row, given, (total, response) in zip(_tensors(rows), like, lengths, strict=True)
     ]
+
+
+def sample_means(
+    total_lengths: Sequence[int], response_lengths: Sequence[int], loss_masks: Sequence[Any]
+) -> Callable[[Any], Any]:
+    """A function that adds up the Samples' means over tokens with mask 1; 0 for a Sample without any.
+
+    It takes the tokens' losses, Sample after Sample, of the part that this rank holds.
+    """
+    split = _context_parallel()
+    if split is not None:
+        return split.get_sum_of_sample_mean(total_lengths, response_lengths, loss_masks)
+
+    def means(losses: Any) -> Any:
+        parts = zip(losses.split(list(response_lengths)), loss_masks, strict=True)
+        return sum((part * mask).sum() / mask.sum().clamp(min=1) for part, mask in parts)
+
+    return means
 
 
 def _tensors(rows: Sequence[NDArray[np.float64]]) -> list[Any]:

@@ -33,6 +33,9 @@ class TrainerArgs:
 
     advantage_estimator: str = "grpo"
     custom_advantage_function_path: str | None = None
+    custom_pg_loss_reducer_function_path: str | None = None
+    custom_tis_function_path: str | None = None
+    calculate_per_token_loss: bool = False
     kl_coef: float = 0.0
     use_rollout_logprobs: bool = False
     use_opd: bool = False

@@ -9,7 +9,7 @@ from slime_agl.errors import ConfigError
 from slime_agl.executor.fan_out import mixes_groups, passrate_counts_samples
 from slime_agl.executor.register import Register
 from slime_agl.host import RolloutArgs
-from slime_agl.host.defaults import CUSTOM_GENERATE, GAE, REWARD_POST_PROCESS, ROLLOUT_FUNCTION, TURNS
+from slime_agl.host.defaults import CUSTOM_GENERATE, GAE, REWARD_POST_PROCESS, ROLLOUT_FUNCTION, SEGMENT_REDUCER, TURNS
 from slime_agl.host.trainer import TrainerArgs
 
 
@@ -29,6 +29,7 @@ def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) ->
     yield from _modes(args, config)
     yield from _estimator(args, trainer, slimes_loop=slimes_loop)
     yield from _advantages(args, trainer, config)
+    yield from _loss_unit(trainer, config)
     yield from _fixed_batches(trainer, config, slimes_loop=slimes_loop)
     if trainer.use_opd and trainer.opd_type == "sglang":
         yield (
@@ -46,6 +47,11 @@ def cautions(args: RolloutArgs) -> Iterator[str]:
             "slime normalises rewards by position, so the first execution that gives several Samples will stop the "
             "run, and masked executions count as reward 0; pass --custom-reward-post-process-path "
             f"{REWARD_POST_PROCESS}"
+        )
+    if trainer.custom_pg_loss_reducer_function_path == SEGMENT_REDUCER and trainer.custom_tis_function_path:
+        yield (
+            f"--custom-tis-function-path {trainer.custom_tis_function_path} may reject tokens; {SEGMENT_REDUCER} then "
+            "divides by those that are left, where slime's default divides by all trained ones"
         )
     if trainer.estimator == "ppo" and trainer.kl_coef and not trainer.use_rollout_logprobs:
         yield (
@@ -128,6 +134,30 @@ def _advantages(args: RolloutArgs, trainer: TrainerArgs, config: Config) -> Iter
             f"under --megatron-config-path slime's critic ignores --custom-advantage-function-path {path} and learns "
             "the returns of slime's own estimator; set both roles by flags, or leave the function out"
         )
+
+
+def _loss_unit(trainer: TrainerArgs, config: Config) -> Iterator[str]:
+    by_token, path, unit = (
+        trainer.calculate_per_token_loss,
+        trainer.custom_pg_loss_reducer_function_path,
+        config.loss_unit,
+    )
+    if path == SEGMENT_REDUCER and by_token:
+        yield (
+            f"--calculate-per-token-loss divides the means of {SEGMENT_REDUCER} by the number of tokens again; leave "
+            "one of them out"
+        )
+    elif unit == "token" and not by_token:
+        yield "agl.loss_unit is token, and slime would count each execution once; pass --calculate-per-token-loss"
+    elif unit in ("execution", "segment") and by_token:
+        yield f"agl.loss_unit is {unit}, and --calculate-per-token-loss counts each token once; leave the flag out"
+    elif unit == "segment" and path != SEGMENT_REDUCER:
+        yield (
+            f"agl.loss_unit is segment, and --custom-pg-loss-reducer-function-path is {path or 'not set'}; pass "
+            f"--custom-pg-loss-reducer-function-path {SEGMENT_REDUCER}"
+        )
+    elif unit in ("execution", "token") and path is not None:
+        yield f"agl.loss_unit is {unit}, and --custom-pg-loss-reducer-function-path is {path}; leave the flag out"
 
 
 def _fixed_batches(trainer: TrainerArgs, config: Config, *, slimes_loop: bool) -> Iterator[str]:

@@ -20,7 +20,7 @@ LAYERS = (
     {"record"},
     {"chat", "engine", "credit"},
     {"host"},
-    {"baseline", "advantage"},
+    {"baseline", "advantage", "reducers"},
     {"lightning", "gateway", "local", "report", "sandbox"},
     {"export", "harness"},
     {"execution"},

@@ -13,10 +13,11 @@ import pytest
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs, Sample, default_args
+from slime_agl.host.defaults import SEGMENT_REDUCER
 from slime_agl.host.trainer import Schedule, TrainerArgs
 from slime_agl.reward import normalize_rewards
 from slime_agl.rollout.filling import fill
-from slime_agl.rollout.refusals import cautions, check_supported
+from slime_agl.rollout.refusals import cautions, check_supported, problems
 from slime_agl.testing.agents import chat_agent
 from tests.conftest import flat
 
@@ -249,3 +250,28 @@ def test_the_ranks_are_counted_as_megatron_counts_them():
     assert TrainerArgs.read(Namespace(**given, context_parallel_size=2)).schedule == Schedule(8, 1, 4)
     for without in ({"use_dynamic_batch_size": True}, {"debug_rollout_only": True}, {"megatron_config_path": "x"}):
         assert TrainerArgs.read(Namespace(**given, **without)).schedule is None
+
+
+@pytest.mark.parametrize(
+    "unit, flags, words",
+    [
+        (None, {}, ""),
+        ("execution", {}, ""),
+        ("token", {"calculate_per_token_loss": True}, ""),
+        ("segment", {"custom_pg_loss_reducer_function_path": SEGMENT_REDUCER}, ""),
+        ("token", {}, "pass --calculate-per-token-loss"),
+        ("segment", {}, f"is not set; pass --custom-pg-loss-reducer-function-path {SEGMENT_REDUCER}"),
+        ("segment", {"custom_pg_loss_reducer_function_path": "a.b"}, "is a.b; pass"),
+        ("execution", {"calculate_per_token_loss": True}, "counts each token once; leave the flag out"),
+        ("execution", {"custom_pg_loss_reducer_function_path": "a.b"}, "is a.b; leave the flag out"),
+        (
+            None,
+            {"custom_pg_loss_reducer_function_path": SEGMENT_REDUCER, "calculate_per_token_loss": True},
+            "by the number of tokens again",
+        ),
+    ],
+)
+def test_flags_must_weigh_as_agl_loss_unit_says(unit: str | None, flags: dict, words: str):
+    config = Config.read({"agent": "some.agent", "loss_unit": unit})
+    found = list(problems(RolloutArgs.read(default_args(**flags)), config))
+    assert len(found) == bool(words) and all(words in text for text in found)
