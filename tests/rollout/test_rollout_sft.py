@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from argparse import Namespace
 from pathlib import Path
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from slime_agl.cli.main import main
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutDataSource, default_args, load_function
-from slime_agl.rollout import sft
+from slime_agl.rollout import generate, sft
 from slime_agl.testing.agents import chat_agent
 from tests.conftest import flat
 from tests.rollout.slimes_trainer import ARGS, VOCABULARY, loaded
@@ -248,3 +249,10 @@ def test_slimes_sft_loss_has_a_gradient_where_the_run_trained_and_nowhere_else(
         whole = [0] * (len(sample.tokens) - sample.response_length) + sample.loss_mask
         expected += [bool(value) for value in whole[1:]] + [False]
     assert found == expected
+
+
+def test_its_signature_is_that_of_the_rollout_function():
+    def parameters(function: Any) -> list[tuple[Any, ...]]:
+        return [(one.name, one.kind, one.default) for one in inspect.signature(function).parameters.values()]
+
+    assert parameters(sft) == parameters(generate)
