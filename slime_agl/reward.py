@@ -151,6 +151,11 @@ async def custom_group_rm(args: Any, samples: list[Any], **kwargs: Any) -> list[
     return await custom_rm(args, samples, **kwargs)
 
 
+def zero(task: Any, execution: Execution) -> float:
+    """For `agl.reward` in a pure distillation: agents without a reward of their own get 0, and the teacher decides."""
+    return 0.0
+
+
 def load_reward_function(path: str | None) -> RewardFunction | None:
     """Load the function that `agl.reward` names. Raises ConfigError if it is not callable."""
     if path is None:
