@@ -1,8 +1,8 @@
 """Prompt scoring on the wire of SGLang's `/generate`: log p of ids that somebody else sampled.
 
 A request samples nothing and asks for the logprobs of its own prompt. The answer's `input_token_logprobs` has a
-[logprob, id, text] per prompt token from `logprob_start_len` on. The first of them has no logprob, at whatever token the
-list begins, so a request begins one token before those that it needs, and the answer is read from its end.
+[logprob, id, text] per prompt token from `logprob_start_len` on. The first of them has no logprob, wherever the list
+begins, so a request begins one token before those that it needs, and the answer is read from its end.
 """
 
 from __future__ import annotations

@@ -131,9 +131,7 @@ class Scorer:
     async def close(self) -> None:
         await self._posts.close()
 
-    async def _ask(
-        self, request: Callable[[str], tuple[bytes, EngineRequest]], read: Callable[[bytes, str], T]
-    ) -> T:
+    async def _ask(self, request: Callable[[str], tuple[bytes, EngineRequest]], read: Callable[[bytes, str], T]) -> T:
         failures = wrong = 0
         fault: TryAgain | None = None
         async with self._room:
@@ -149,14 +147,12 @@ class Scorer:
             except TimeoutError as late:
                 last = f"; the last of {failures} failures was: {fault}" if fault else ""
                 raise TeacherError(
-                    f"{self._who} gave no scores within {self._seconds:g} s (agl.teacher_seconds){last}. See its log, or "
-                    "allow more time"
+                    f"{self._who} gave no scores within {self._seconds:g} s (agl.teacher_seconds){last}. See its log, "
+                    "or allow more time"
                 ) from (fault or late)
         raise TeacherError(f"{self._who} gave {wrong} wrong answers, the last time: {fault}") from fault
 
-    async def _post(
-        self, request: Callable[[str], tuple[bytes, EngineRequest]], read: Callable[[bytes, str], T]
-    ) -> T:
+    async def _post(self, request: Callable[[str], tuple[bytes, EngineRequest]], read: Callable[[bytes, str], T]) -> T:
         rid = f"teach-{uuid.uuid4().hex}"
         body, asked = request(rid)
 
@@ -166,9 +162,7 @@ class Scorer:
             return read(answer.body, rid)
 
         try:
-            return await self._posts.post(
-                f"{self.url}/generate", body, {}, read=checked, largest=largest_answer(asked)
-            )
+            return await self._posts.post(f"{self.url}/generate", body, {}, read=checked, largest=largest_answer(asked))
         except (NotConnected, ConnectionBroke) as error:
             raise TryAgain(f"{type(error).__name__}: {error}") from error
 
@@ -188,7 +182,9 @@ class Scorer:
         try:
             own = await self._ask(request, read_ids)
         except EngineRejected as error:
-            logger.warning("%s encodes no text, so its tokenizer was not compared with the policy's: %s", self._who, error)
+            logger.warning(
+                "%s encodes no text, so its tokenizer was not compared with the policy's: %s", self._who, error
+            )
             return
         tail = own[len(own) - len(probe.ids) :]  # a server may add a beginning token
         try:
@@ -205,9 +201,7 @@ class Scorer:
         difference = float(np.abs(sampled - scores).mean())
         if difference <= PROOF_TOLERANCE:
             return
-        shifted = min(
-            float(np.abs(sampled[1:] - scores[:-1]).mean()), float(np.abs(sampled[:-1] - scores[1:]).mean())
-        )
+        shifted = min(float(np.abs(sampled[1:] - scores[:-1]).mean()), float(np.abs(sampled[:-1] - scores[1:]).mean()))
         hint = f"; shifted by one token they differ by {shifted:.3f}" if shifted < difference else ""
         raise TeacherError(
             f"{self._who} scores {len(scores)} tokens otherwise than it sampled them: the logprobs differ by "

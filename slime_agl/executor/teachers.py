@@ -1,8 +1,8 @@
 """Teachers of an on-policy distillation: they score the tokens of every training Sample, for slime's --use-opd.
 
-slime's trainer subtracts `--opd-kl-coef` times the reverse KL divergence (the policy's logprob minus the teacher's) from
-the advantage of each trained token. It takes the teacher's logprobs from `Sample.teacher_log_probs`, one per token of
-the response, for all Samples of a step or for none.
+From the advantage of each trained token slime's trainer subtracts `--opd-kl-coef` times the reverse KL divergence, the
+policy's logprob minus the teacher's. It takes the teacher's from `Sample.teacher_log_probs`: one per token of the
+response, for all Samples of a step or for none.
 """
 
 from __future__ import annotations

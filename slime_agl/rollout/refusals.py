@@ -146,8 +146,8 @@ def _distillation(args: RolloutArgs, trainer: TrainerArgs, config: Config) -> It
         if scored:
             yield (
                 "--use-opd --opd-type sglang needs teacher_log_probs on every Sample, and slime's own functions for it "
-                "take each Sample's reward for the teacher's answer, which agents' Samples do not have; set agl.teacher "
-                "to the teacher's URL, or use --opd-type megatron"
+                "take each Sample's reward for the teacher's answer, which agents' Samples do not have; set "
+                "agl.teacher to the teacher's URL, or use --opd-type megatron"
             )
         return
     own_function = trainer.custom_advantage_function_path not in (None, GAE, TURNS)
@@ -158,8 +158,8 @@ def _distillation(args: RolloutArgs, trainer: TrainerArgs, config: Config) -> It
         )
     elif not scored and not own_function:
         yield (
-            "agl.teacher is set, but slime reads a teacher's logprobs only with --use-opd --opd-type sglang; pass both, "
-            "or leave agl.teacher out"
+            "agl.teacher is set, but slime reads a teacher's logprobs only with --use-opd --opd-type sglang; pass "
+            "both, or leave agl.teacher out"
         )
     for flag, path, mend in (
         ("--custom-rm-path", args.custom_rm_path, CUSTOM_RM),

@@ -262,7 +262,9 @@ class TrainStep:
         widen(sample for entries in batch for entry in entries for sample in entry.samples)
         samples = nested(batch)
         if self._executor.teachers is not None:
-            for name, value in teaching(sample for entries in batch for entry in entries for sample in entry.samples).items():
+            for name, value in teaching(
+                sample for entries in batch for entry in entries for sample in entry.samples
+            ).items():
                 self._tally.put(name, value)
         if self._args.rollout_sample_filter_path:
             load_function(self._args.rollout_sample_filter_path)(raw, samples)

@@ -1,8 +1,8 @@
 """A teacher for tests: an SGLang server that scores prompts by a rule, and wrongly if told to.
 
-    >>> with FakeTeacher() as teacher:
-    ...     config = {"teacher": teacher.url}
-    ...     assert sample.teacher_log_probs == teacher.scores(sample.tokens, sample.response_length)
+>>> with FakeTeacher() as teacher:
+...     config = {"teacher": teacher.url}
+...     assert sample.teacher_log_probs == teacher.scores(sample.tokens, sample.response_length)
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FakeTeacher:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(ids))
+        return str(self._tokenizer.decode(list(ids)))
 
     def _logprob(self, ids: Sequence[int]) -> float:
         return -(1 + zlib.crc32(array("q", ids).tobytes(), self._salt) % 999) / 100
@@ -82,4 +82,6 @@ class FakeTeacher:
         first = request.score_from
         entries: Entries = [[None, ids[first], None]]
         entries += [[self._logprob(ids[: at + 1]), ids[at], None] for at in range(first + 1, len(ids))]
-        return ScriptedReply(finish="length", meta={"input_token_logprobs": self.spoil(entries) if self.spoil else entries})
+        return ScriptedReply(
+            finish="length", meta={"input_token_logprobs": self.spoil(entries) if self.spoil else entries}
+        )

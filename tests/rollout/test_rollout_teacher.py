@@ -1,7 +1,8 @@
-"""A teacher's logprobs are on every Sample of a step, each at the place of its token; a wrong teacher stops the step."""
+"""A teacher's logprobs are on every Sample of a step, each at its token's place; a wrong teacher stops the step."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -77,29 +78,42 @@ def test_only_what_is_needed_is_scored_and_nothing_sampled(fake_sglang, run_roll
     assert request.sampling.temperature == 1.0
 
 
-def test_placeholders_and_fillers_have_scores_too(fake_sglang, run_rollout, teacher):
+def test_a_placeholder_has_zeros_that_the_teacher_was_not_asked_for(fake_sglang, run_rollout, teacher):
     fake_sglang.answer_with(lambda request: "some answer")
-    fixed = {"global_batch_size": 4, "actor_num_nodes": 1, "actor_num_gpus_per_node": 3, "micro_batch_size": 1}
-    rows = ["a", "b!"]
-    output = run_rollout(two_agents, rows, n_samples=2, rollout_batch_size=1, agl={"teacher": teacher.url}, **OPD)
-    assert all(right(teacher, sample) for sample in flat(output.samples))
-    del fixed
+    output = run_rollout(one_fails, ["a"], n_samples=2, agl={"teacher": teacher.url}, **OPD)
+    failed, worked = sorted(flat(output.samples), key=lambda sample: not sample.remove_sample)
+    assert failed.remove_sample and failed.teacher_log_probs == [0.0] * failed.response_length
+    assert not worked.remove_sample and right(teacher, worked)
+    assert tuple(failed.tokens) not in teacher.scored
 
-    @agl.rollout
-    async def sometimes(task: Any, llm: Any) -> float:
-        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as ai:
-            await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
-        if len(fake_sglang.requests) == 1:
-            raise RuntimeError("the first fails")
-        return 1.0
 
-    fake_sglang.requests.clear()
-    output = run_rollout(sometimes, ["a"], n_samples=2, agl={"teacher": teacher.url}, **OPD)
+def test_masked_copies_that_fill_a_batch_have_the_scores_of_their_original(fake_sglang, run_rollout, teacher):
+    fake_sglang.answer_with(lambda request: "some answer")
+    fixed = {"global_batch_size": 4, "micro_batch_size": 1, "actor_num_nodes": 1, "actor_num_gpus_per_node": 3}
+    output = run_rollout(two_agents, ["a"], n_samples=4, agl={"teacher": teacher.url}, **OPD, **fixed)
     samples = flat(output.samples)
-    assert sum(bool(sample.remove_sample) for sample in samples) == 1
-    for sample in samples:
-        wanted = [0.0] * sample.response_length if sample.remove_sample else None
-        assert sample.teacher_log_probs == wanted if wanted else right(teacher, sample)
+    assert sum("fills_batch" in sample.metadata["agl"] for sample in samples) == 1
+    assert all(right(teacher, sample) for sample in samples)
+
+
+def test_a_failure_that_trains_is_scored(fake_sglang, run_rollout, teacher):
+    fake_sglang.answer_with(lambda request: "some answer")
+    section = {"teacher": teacher.url, "failure": "negative"}
+    samples = flat(run_rollout(two_agents, ["a!"], agl=section, **OPD).samples)
+    assert len(samples) == 2 and all(right(teacher, sample) for sample in samples)
+
+
+@agl.rollout
+async def one_fails(task: Any, llm: Any) -> float:
+    number = next(COUNT)
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as ai:
+        await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": f"number {number}"}])
+    if number == 0:
+        raise RuntimeError("the first fails")
+    return 1.0
+
+
+COUNT = itertools.count()
 
 
 def test_an_evaluation_asks_no_teacher(fake_sglang, run_rollout, teacher):
@@ -111,7 +125,7 @@ def test_an_evaluation_asks_no_teacher(fake_sglang, run_rollout, teacher):
 
 def test_a_mapping_gives_agents_and_sources_their_own_teacher(fake_sglang, run_rollout, teacher):
     fake_sglang.answer_with(lambda request: "some answer")
-    rows = [Sample(prompt=name, metadata={"source_name": name}) for name in ("math", "code")]
+    rows = [{"prompt": name, "metadata": {"source_name": name}} for name in ("math", "code")]
     with FakeTeacher(salt=1) as other, FakeTeacher(salt=2) as third:
         section = {"teacher": {"planner": teacher.url, "math": other.url, "code": third.url}}
         samples = flat(run_rollout(two_agents, rows, rollout_batch_size=2, agl=section, **OPD).samples)
@@ -160,7 +174,10 @@ def otherwise(entries: list[list[Any]]) -> list[list[Any]]:
 
 
 SPOILED = [
-    (lambda entries: entries[:1], r"has 1 entries in input_token_logprobs, the request has \d+ ids and needs .* of \d+"),
+    (
+        lambda entries: entries[:1],
+        r"has 1 entries in input_token_logprobs, the request has \d+ ids and needs .* \d+",
+    ),
     (without(None), r"has the logprob None at token \d+ of \d+.*NaN"),
     (without(0.5), r"has the logprob 0.5 at token \d+ of \d+; one lies between -10000 and 0"),
     (without(-3.4e38), "has the logprob -3.4e.38 at token"),
@@ -184,7 +201,10 @@ def test_scores_that_cannot_be_right_stop_the_step(fake_sglang, run_rollout, tea
 @pytest.mark.parametrize(
     "spoil, words",
     [
-        (shifted, r"scores 16 tokens otherwise than it sampled them: .*\d in the mean, 0.25 is allowed; shifted by one"),
+        (
+            shifted,
+            r"scores 16 tokens otherwise than it sampled them: .*\d in the mean, 0.25 is allowed; shifted",
+        ),
         (lambda entries: [[value and value - 3, *rest] for value, *rest in entries], "otherwise than it sampled them"),
     ],
 )
@@ -197,7 +217,9 @@ def test_a_teacher_that_scores_wrongly_is_refused_before_an_agent_runs(
     assert fake_sglang.requests == []
 
 
-def test_a_teacher_with_another_tokenizer_is_refused_with_both_encodings(fake_sglang, run_rollout, teacher, monkeypatch):
+def test_a_teacher_with_another_tokenizer_is_refused_with_both_encodings(
+    fake_sglang, run_rollout, teacher, monkeypatch
+):
     encode = teacher.encode
     monkeypatch.setattr(teacher, "encode", lambda text: [7, *encode(text)][:-1])
     with pytest.raises(TeacherError, match=r"another tokenizer: .* to \d+ ids, 7, .* the policy's to \d+, "):
@@ -216,9 +238,9 @@ def test_a_teacher_with_too_short_a_context_is_refused_with_both_numbers(fake_sg
     with FakeTeacher(context_length=512) as small:
         with pytest.raises(TeacherError, match=r"below 512 tokens, .* have 512; start it with --context-length 513"):
             run_rollout(chat_agent, ["a"], rollout_max_context_len=512, agl={"teacher": small.url}, **OPD)
-        fake_sglang.answer_with(lambda request: "word " * 600)
+        fake_sglang.answer_with(lambda request: " ".join(["word"] * 600))
         with pytest.raises(TeacherError, match=r"refuses a Sample of \d+ tokens .*context length \(512 tokens\)"):
-            run_rollout(chat_agent, ["a"], agl={"teacher": small.url}, **OPD)
+            run_rollout(chat_agent, ["a"], rollout_max_response_len=600, agl={"teacher": small.url}, **OPD)
 
 
 def test_a_teacher_that_is_not_there_or_never_answers_is_named(fake_sglang, run_rollout, teacher, monkeypatch):
@@ -235,7 +257,9 @@ def test_a_teacher_that_is_not_there_or_never_answers_is_named(fake_sglang, run_
         return "some answer"
 
     fake_sglang.answer_with(answer)
-    with pytest.raises(TeacherError, match=r"no scores within 2 s \(agl.teacher_seconds\); the last of \d+ failures .*503"):
+    with pytest.raises(
+        TeacherError, match=r"no scores within 2 s \(agl.teacher_seconds\); the last of \d+ failures .*503"
+    ):
         run_rollout(chat_agent, ["a"], agl={"teacher": teacher.url, "teacher_seconds": 2.0}, **OPD)
 
 
@@ -258,5 +282,3 @@ def test_without_reward_a_pure_distillation_names_zero(fake_sglang, run_rollout,
 async def silent(task: Any, llm: Any) -> None:
     async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as ai:
         await ai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
-
-

@@ -11,9 +11,7 @@ from slime_agl.local.engine.sampling import parse_sampling_params
 
 _READ = frozenset({"input_ids", "text", "sampling_params", "return_logprob", "logprob_start_len", "stream", "rid"})
 # Bookkeeping fields that affect neither tokens nor answers.
-_IGNORED = frozenset(
-    {"model", "log_metrics", "no_logs", "background", "priority", "extra_key", "custom_labels"}
-)
+_IGNORED = frozenset({"model", "log_metrics", "no_logs", "background", "priority", "extra_key", "custom_labels"})
 # Fields of SGLang and its router that have an effect and are not supported here.
 _UNSUPPORTED = frozenset(
     "input_embeds image_data video_data audio_data modalities session_params lora_path lora_id custom_logit_processor "
