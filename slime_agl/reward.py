@@ -62,6 +62,16 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
     return raw, rewards_by_sample(args, samples, raw)
 
 
+def teacher_only(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
+    """For --custom-reward-post-process-path in a pure distillation: rewards are logged, and only the teacher trains.
+
+    Returns the raw rewards, and zeros. A Sample without reward counts as 0.
+    """
+    key = given(args, "reward_key")
+    wholes: list[Any] = [(sample.reward or {}).get(key) if key else sample.reward for sample in samples]
+    return [0.0 if reward is None else reward for reward in wholes], [0.0] * len(samples)
+
+
 def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:
     """slime's filter of that name, also correct when an execution gave several Samples: drop groups with equal rewards.
 

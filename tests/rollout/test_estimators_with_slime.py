@@ -221,10 +221,8 @@ def test_slime_moves_each_token_by_the_teachers_logprob_of_that_token(trainer: T
     alone = trainer.advantages(Namespace(**{**vars(args), "use_opd": False}), data)
     for at, sample in enumerate(made):
         expected = teacher.scores(sample.tokens, sample.response_length)
-        rows = zip(
-            sample.loss_mask, taught["advantages"][at], alone["advantages"][at], taught["log_probs"][at], expected
-        )
-        for kept, with_it, without, own, its in rows:
+        given = taught["advantages"][at], alone["advantages"][at], taught["log_probs"][at]
+        for kept, with_it, without, own, its in zip(sample.loss_mask, *given, expected, strict=True):
             assert not kept or float(with_it) == pytest.approx(float(without) - 0.5 * (float(own) - its), abs=1e-5)
 
 
