@@ -28,26 +28,21 @@ def check_against(seen: Iterable[Seen], samples: Iterable[Any]) -> int:
     Raises:
         InvariantError: naming the sample and the numbers that differ.
     """
-    book = Book(seen)
+    book = _Book(seen)
     return sum(book.check(sample) for sample in samples if not sample.remove_sample)
 
 
-class Book:
+class _Book:
     """The engine's calls by prompt plus output, and how often each has trained."""
 
-    def __init__(self, seen: Iterable[Seen] = ()) -> None:
+    def __init__(self, seen: Iterable[Seen]) -> None:
         self._calls: dict[tuple[int, ...], list[Seen]] = {}
-        self._used: Counter[tuple[int, ...]] = Counter()
-        self.add(seen)
-
-    def add(self, seen: Iterable[Seen]) -> None:
-        """Enter further calls."""
         for call in seen:
             self._calls.setdefault(call.input_ids + call.output_ids, []).append(call)
         self._lengths = sorted({len(tokens) for tokens in self._calls})
+        self._used: Counter[tuple[int, ...]] = Counter()
 
     def check(self, sample: Any) -> int:
-        """Check a Sample as `check_against` does; return its trained tokens."""
         tokens = tuple(sample.tokens)
         if tokens not in self._calls:
             raise InvariantError(f"sample {sample.index}: its {len(tokens)} tokens are not a sequence the engine saw")

@@ -17,7 +17,7 @@ from slime_agl.local.train.tiny_model import CONTEXT_LENGTH, Talks, make_tiny_ch
 
 NORMALIZE, TEACHER_ONLY = "slime_agl.reward.normalize_rewards", "slime_agl.reward.teacher_only"
 TEACHER_LESSONS = 400
-COPY_SAMPLES, COPY_STEPS = 4, 60
+COPY_SAMPLES, COPY_STEPS = 4, 12
 STALENESS = 2
 
 
@@ -86,12 +86,12 @@ def errands(directory: Path, seed: int) -> Recipe:
 
 
 def turns(directory: Path, seed: int) -> Recipe:
-    """Six turns in one Sample, each with its own credit."""
+    """Twelve turns in one Sample, each with its own credit."""
     recipe = copies(directory, seed)
     credit = {"span": "turn", "function": "slime_agl.testing.tasks:right_turns"}
     return replace(
         recipe,
-        title="six codes to say again in one Sample, with credit by turn",
+        title="twelve codes to say again in one Sample, with credit by turn",
         args=recipe.args
         | {
             "custom_advantage_function_path": "slime_agl.advantage.turns",
@@ -101,11 +101,11 @@ def turns(directory: Path, seed: int) -> Recipe:
 
 
 def copies(directory: Path, seed: int) -> Recipe:
-    """The same six turns, all with the credit of the whole."""
+    """The same turns, all with the credit of the whole."""
     return _tiny(
         directory,
         seed,
-        title="six codes to say again in one Sample, with one credit for all",
+        title="twelve codes to say again in one Sample, with one credit for all",
         agent="slime_agl.testing.tasks:copies",
         data=tasks.write_copy_rows(directory / "rows.jsonl"),
         groups=tasks.PROMPTS,

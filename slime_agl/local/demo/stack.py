@@ -17,6 +17,7 @@ from slime_agl import host
 from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import ConfigError
+from slime_agl.local.demo.lasting import LastingBook
 from slime_agl.local.demo.witness import Witness
 from slime_agl.local.engine.backend import Backend, GenerateRequest
 from slime_agl.local.engine.model import load_model_and_tokenizer, use_threads
@@ -27,7 +28,7 @@ from slime_agl.local.engine.server import EngineThread
 from slime_agl.local.engine.smollm2 import resolve_model
 from slime_agl.local.engine.transformers_backend import TransformersBackend
 from slime_agl.lru import LRU
-from slime_agl.trace.invariants import Book, check_against
+from slime_agl.trace.invariants import check_against
 
 # Attempts whose place among fixed answers is kept.
 ATTEMPTS = 4096
@@ -62,7 +63,7 @@ class LocalStack:
         self._name, self._max_running, self._seed, self._says, self._play = model, max_running, seed, says, play
         self._model: PreTrainedModel | None = None
         self._sampler: TransformersBackend | None = None
-        self._book = Book() if lasting else None
+        self._book = LastingBook() if lasting else None
         self._stack = ExitStack()
 
     def __enter__(self) -> LocalStack:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slime_agl.local.train.boxes import CODES, Said, Talk, aimless
 
-COPIES = 6
+COPIES = 12
 PROMPTS = 6
 
 
