@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slime_agl.config import Config
+from slime_agl.config.teacher import is_url, teachers
 from slime_agl.errors import ConfigError
 from slime_agl.executor.fan_out import mixes_groups, passrate_counts_samples
 from slime_agl.executor.register import Register
@@ -160,6 +161,12 @@ def _distillation(args: RolloutArgs, trainer: TrainerArgs, config: Config) -> It
         yield (
             "agl.teacher is set, but slime reads a teacher's logprobs only with --use-opd --opd-type sglang; pass "
             "both, or leave agl.teacher out"
+        )
+    named = [teacher for teacher in teachers(config.teacher).values() if not is_url(teacher)]
+    if named and args.colocate and args.partial_rollout:
+        yield (
+            f"agl.teacher names {named[0]}, which may still score a Sample when --partial-rollout parks the rest and "
+            "--colocate offloads it; give the teacher GPUs of its own and name its URL, or leave --partial-rollout out"
         )
     for flag, path, mend in (
         ("--custom-rm-path", args.custom_rm_path, CUSTOM_RM),

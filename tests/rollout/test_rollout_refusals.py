@@ -102,6 +102,14 @@ def test_a_teacher_with_these_flags_is_not_refused(flags: dict[str, Any]):
     assert list(cautions(RolloutArgs.read(default_args(**flags)), TAUGHT)) == []
 
 
+def test_a_teacher_that_is_offloaded_while_it_may_score_is_refused():
+    both = {**OPD, "colocate": True, "partial_rollout": True}
+    with pytest.raises(ConfigError, match="names wise, .* --colocate offloads it"):
+        refuse(Config(teacher="wise"), **both)
+    refuse(TAUGHT, **both)
+    refuse(Config(teacher="wise"), **OPD, colocate=True)
+
+
 def test_that_a_teacher_scores_at_temperature_1_is_said():
     told = " ".join(cautions(RolloutArgs.read(default_args(**OPD, rollout_temperature=0.7)), TAUGHT))
     assert "--rollout-temperature 0.7" in told and "--opd-type megatron" in told

@@ -84,12 +84,12 @@ def errands(directory: Path, seed: int) -> Recipe:
 
 
 def turns(directory: Path, seed: int) -> Recipe:
-    """Twelve turns in one Sample, each with its own credit."""
+    """Eight turns in one Sample, each with its own credit."""
     recipe = copies(directory, seed)
     credit = {"span": "turn", "function": "slime_agl.testing.tasks:right_turns"}
     return replace(
         recipe,
-        title="twelve codes to say again in one Sample, with credit by turn",
+        title="eight codes to say again in one Sample, with credit by turn",
         args=recipe.args
         | {
             "custom_advantage_function_path": "slime_agl.advantage.turns",
@@ -103,7 +103,7 @@ def copies(directory: Path, seed: int) -> Recipe:
     return _tiny(
         directory,
         seed,
-        title="twelve codes to say again in one Sample, with one credit for all",
+        title="eight codes to say again in one Sample, with one credit for all",
         agent="slime_agl.testing.tasks:copies",
         data=tasks.write_copy_rows(directory / "rows.jsonl"),
         groups=tasks.PROMPTS,

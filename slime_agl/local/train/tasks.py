@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slime_agl.local.train.boxes import CODES, Said, Talk, aimless
 
-COPIES = 12
+COPIES = 8
 PROMPTS = 6
 
 
@@ -33,8 +33,9 @@ def write_copy_rows(path: Path) -> Path:
 
 
 def copies(chance: random.Random) -> Talk:
-    """Return a conversation in which the model answers each code with a random one."""
-    pairs = [(Said("user", chance.choice(CODES)), Said("assistant", chance.choice(CODES))) for _ in range(COPIES)]
+    """Return a conversation, of up to COPIES turns, in which the model answers each code with a random one."""
+    number = chance.randint(1, COPIES)
+    pairs = [(Said("user", chance.choice(CODES)), Said("assistant", chance.choice(CODES))) for _ in range(number)]
     return tuple(said for pair in pairs for said in pair)
 
 
