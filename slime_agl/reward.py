@@ -68,8 +68,8 @@ def teacher_only(args: Any, samples: list[Sample]) -> tuple[list[float], list[fl
     Returns the raw rewards, and zeros. A Sample without reward counts as 0.
     """
     key = given(args, "reward_key")
-    wholes: list[Any] = [(sample.reward or {}).get(key) if key else sample.reward for sample in samples]
-    return [0.0 if reward is None else reward for reward in wholes], [0.0] * len(samples)
+    found = [reward.get(key) if key and isinstance(reward, dict) else reward for reward in (s.reward for s in samples)]
+    return [0.0 if reward is None else reward for reward in found], [0.0] * len(samples)
 
 
 def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import openai
 from agentlightning.litagent import rollout
 from agentlightning.types import LLM
+from openai.types.chat import ChatCompletionMessage
 
 from slime_agl.execution import Execution
 from slime_agl.local.train.boxes import CODES, EMPTY
@@ -52,7 +54,7 @@ async def errands(task: Mapping[str, str], llm: LLM) -> float:
     messages: list = [{"role": "user", "content": box}]
     async with _client(llm) as client:
 
-        async def ask(name: str, asked: list, **more: object) -> openai.types.chat.ChatCompletionMessage:
+        async def ask(name: str, asked: list, **more: Any) -> ChatCompletionMessage:
             completion = await client.chat.completions.create(model=name, messages=asked, max_tokens=MAX_TOKENS, **more)
             return completion.choices[0].message
 
