@@ -41,9 +41,8 @@ class LocalStack:
 
     model: 'smollm2' or a Hugging Face directory. max_running: requests per batch. seed: of the engine's sampling.
     says: fixed answers instead of sampling, which each attempt at an execution gets in turn and repeated; the weights
-    are then not loaded. play: makes the answer to a prompt, in place of `says`. All ports are free ones.
-    are then not loaded. lasting: what `check` is given may have been sampled before its last call. All ports are free
-    ones.
+    are then not loaded. play: makes the answer to a prompt, in place of `says`. lasting: what `check` is given may have
+    been sampled before its last call. All ports are free ones.
 
     Raises (on entering):
         ConfigError: the model, or a package of the extra `local`, is missing.
