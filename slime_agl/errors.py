@@ -85,6 +85,12 @@ class RewardError(SlimeAglError):
     boundary = "reward"
 
 
+class TeacherError(SlimeAglError):
+    """The teacher of a distillation does not answer, or its scores cannot be those of the tokens it was sent."""
+
+    boundary = "teacher"
+
+
 class HostError(SlimeAglError):
     """slime or a data source broke its side of the contract."""
 

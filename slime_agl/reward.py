@@ -62,6 +62,16 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
     return raw, rewards_by_sample(args, samples, raw)
 
 
+def teacher_only(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
+    """For --custom-reward-post-process-path in a pure distillation: rewards are logged, and only the teacher trains.
+
+    Returns the raw rewards, and zeros. A Sample without reward counts as 0.
+    """
+    key = given(args, "reward_key")
+    found = [reward.get(key) if key and isinstance(reward, dict) else reward for reward in (s.reward for s in samples)]
+    return [0.0 if reward is None else reward for reward in found], [0.0] * len(samples)
+
+
 def check_reward_nonzero_std(args: Any, samples: list[Any], **kwargs: Any) -> DynamicFilterOutput:
     """slime's filter of that name, also correct when an execution gave several Samples: drop groups with equal rewards.
 
@@ -149,6 +159,11 @@ async def custom_rm(args: Any, sample: Sample | list[Any], **kwargs: Any) -> Any
 async def custom_group_rm(args: Any, samples: list[Any], **kwargs: Any) -> list[Any]:
     """`custom_rm` for lists only, with the parameter name that slime uses for group rewards (--group-rm)."""
     return await custom_rm(args, samples, **kwargs)
+
+
+def zero(task: Any, execution: Execution) -> float:
+    """For `agl.reward` in a pure distillation: agents without a reward of their own get 0, and the teacher decides."""
+    return 0.0
 
 
 def load_reward_function(path: str | None) -> RewardFunction | None:

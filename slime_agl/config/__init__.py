@@ -12,6 +12,7 @@ from slime_agl.config.harness import HarnessConfig, TasksConfig
 from slime_agl.config.keys import at_least, key
 from slime_agl.config.reading import key_of, read_mapping
 from slime_agl.config.sandbox import SandboxConfig
+from slime_agl.config.teacher import check_teacher
 from slime_agl.config.train import TrainConfig
 from slime_agl.errors import ConfigError
 
@@ -201,6 +202,13 @@ class Config:
         (),
         "columns of the data rows that join the task, beside `prompt`, `label` and the metadata; slime drops them",
     )
+    teacher: str | Mapping[str, str] | None = key(
+        None,
+        "on-policy distillation: the model that scores every Sample, as the URL of an SGLang server or router, or the "
+        "name of a frozen model of `--sglang-config`; a mapping `{agent or source: URL or name}` names several; needs "
+        "`--use-opd --opd-type sglang`",
+    )
+    teacher_seconds: float = key(600.0, "deadline for the teacher's scores of a Sample, retries included")
     model: str = key("policy", "model name shown to agents")
     resource_name: str = key(
         "main_llm", "name of the Agent Lightning resource with the endpoint, for agents that look one up by name"
@@ -264,6 +272,7 @@ class Config:
                 "one URL cannot lead to the gateways of several workers; leave public_url out, and set "
                 "agl.gateway.host if agents call from other machines"
             )
+        check_teacher(self.teacher, self.teacher_seconds)
         if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
             raise ConfigError(f"agl.dashboard_port is {self.dashboard_port}, it must lie between 1 and 65535")
 

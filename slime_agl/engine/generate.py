@@ -76,7 +76,7 @@ def read_answer(
         EngineRejected: it reports an abort caused by a bad request.
         TryAgain: it reports an abort caused by a transient worker fault.
     """
-    answer, meta = _parsed(body, request, rid)
+    answer, meta = parse_answer(body, rid)
     finish, matched = _finish(meta.get("finish_reason"), request, rid, vocab_size)
     ids, logprobs = _tokens(answer, meta, rid, vocab_size)
     limit = request.sampling_params.get("max_new_tokens")
@@ -109,8 +109,12 @@ def largest_answer(request: EngineRequest) -> int:
     return BYTES_OF_AN_ANSWER + new * a_token + (request.prompt_length + new) * (routed + PROMPT_TOKEN_BYTES)
 
 
-def _parsed(body: bytes, request: EngineRequest, rid: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """Parse an answer and its `meta_info`, after checking that it belongs to this request."""
+def parse_answer(body: bytes, rid: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """Parse an answer and its `meta_info`, after checking that it belongs to this request.
+
+    Raises:
+        WrongAnswer: it does not.
+    """
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError as fault:

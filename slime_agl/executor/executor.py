@@ -19,6 +19,7 @@ from slime_agl.executor.replay import require_replay
 from slime_agl.executor.rewards import Rewarder, no_reward
 from slime_agl.executor.samples import SampleBuilder, give_credit
 from slime_agl.executor.tasks import TaskBuilder
+from slime_agl.executor.teachers import Teachers
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW
 from slime_agl.host import RolloutArgs, Sample, apply_rollout_sample_hooks
 from slime_agl.reward import ShapedReward
@@ -45,6 +46,7 @@ class Executor:
     """Runs the executions of one step, in training or evaluation.
 
     bare: leave slime's sample hooks and reward options to the caller. max_attempts, watcher: see Job.
+    teachers: score the Samples of training, None without `agl.teacher`.
     """
 
     runtime: Runtime
@@ -56,6 +58,7 @@ class Executor:
     tasks: TaskBuilder
     builder: SampleBuilder
     rewarder: Rewarder
+    teachers: Teachers | None = None
     bare: bool = False
     max_attempts: int | None = None
     watcher: Watcher | None = None
@@ -133,11 +136,14 @@ class Executor:
         Raises:
             RewardError: `agl.reward` or slime's reward option gives none.
             InvariantError: a Sample differs from what the engine received and answered, or lacks replay data.
+            TeacherError: `agl.teacher` does not score a Sample.
         """
         entry = await self._made(source, execution, self._number(source) if number is None else number)
         if not self.evaluation:
             for sample in entry.samples:
                 require_replay(self.args, sample)
+            if self.teachers is not None:
+                await self.teachers.fill(entry.samples, execution)
         return entry
 
     async def _made(self, source: Sample, execution: Execution, number: int) -> Entry:

@@ -17,7 +17,7 @@ from slime_agl.host import Sample
 from slime_agl.runtime import Kept
 
 # Fields of a Sample that are lists of numbers, with the type that holds each.
-LISTS = {"tokens": "i", "loss_mask": "b", "rollout_log_probs": "d"}
+LISTS = {"tokens": "i", "loss_mask": "b", "rollout_log_probs": "d", "teacher_log_probs": "d"}
 SMALL = (np.uint8, np.uint16)
 # slime's own type of routed experts.
 EXPERTS = np.int32

@@ -10,6 +10,7 @@ from slime_agl.executor.register import Register
 from slime_agl.executor.rewards import Rewarder
 from slime_agl.executor.samples import SampleBuilder
 from slime_agl.executor.tasks import TaskBuilder, task_builder
+from slime_agl.executor.teachers import Teachers
 from slime_agl.host import RolloutArgs
 from slime_agl.reward import load_reward_function
 from slime_agl.runtime import Runtime
@@ -51,6 +52,7 @@ class Workshop:
             tasks=tasks or self._tasks,
             builder=SampleBuilder(self._args, runtime.renderer),
             rewarder=self.rewarder,
+            teachers=None if evaluation else Teachers.of(runtime, self._args),
             bare=bare,
             max_attempts=max_attempts,
             watcher=watcher,

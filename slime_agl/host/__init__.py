@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from slime_agl.host.rewards import has_reward_option
     from slime_agl.host.sample import Sample
     from slime_agl.host.sample_hooks import apply_rollout_sample_hooks
+    from slime_agl.host.source import source_of
 
 _OURS = {
     "EvalPrompts": "evaluation",
@@ -46,6 +47,7 @@ _OURS = {
     "has_reward_option": "rewards",
     "is_aborting": "loop_state",
     "load_object": "loading",
+    "source_of": "source",
 }
 
 __all__ = [
@@ -79,6 +81,7 @@ __all__ = [
     "load_processor",
     "should_drop_dynamic_filter_output",
     "slime_available",
+    "source_of",
     "where",
 ]
 

@@ -12,6 +12,8 @@ DATA_SOURCE = "slime.rollout.data_source.RolloutDataSourceWithBuffer"
 ROLLOUT_FUNCTION = "slime_agl.rollout.generate"
 CUSTOM_GENERATE = "slime_agl.generate.generate"
 REWARD_POST_PROCESS = "slime_agl.reward.normalize_rewards"
+CUSTOM_RM = "slime_agl.reward.custom_rm"
+SLIMES_DISTILLATION = "slime.rollout.on_policy_distillation."
 GAE, TURNS = "slime_agl.advantage.gae", "slime_agl.advantage.turns"
 SEGMENT_REDUCER = "slime_agl.reducers.segment"
 

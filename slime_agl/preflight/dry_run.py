@@ -84,7 +84,8 @@ def _arguments(plan: DryRun, record: Path) -> dict[str, Any]:
         "prompt_data": str(plan.data),
         "input_key": plan.input_key,
         "label_key": plan.label_key,
-        "agl": plan.section | {"record_dir": str(record)},
+        # A teacher is for the trainer, which a dry run has none of.
+        "agl": {name: value for name, value in plan.section.items() if name != "teacher"} | {"record_dir": str(record)},
         "rollout_batch_size": plan.rows,
         "n_samples_per_prompt": plan.samples,
         "rollout_max_response_len": plan.tokens,

@@ -12,6 +12,7 @@ from slime_agl.rollout.refusals import cautions, problems
 
 FAILED = "a failed execution"
 FILLED = "several Samples of an execution without `--use-dynamic-batch-size`"
+TAUGHT = "`--use-opd --opd-type sglang` with `agl.teacher`"
 
 # A property of a Sample, or a flag that changes how it trains -> slime's arguments for it.
 FEATURES: dict[str, dict[str, Any]] = {
@@ -38,6 +39,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "`--kl-coef`": {"kl_coef": 0.1},
     "`--kl-coef` with `--use-rollout-logprobs`": {"kl_coef": 0.1, "use_rollout_logprobs": True},
     "`--use-opd --opd-type sglang`": {"use_opd": True, "opd_type": "sglang"},
+    TAUGHT: {"use_opd": True, "opd_type": "sglang", "agl": {"teacher": "http://127.0.0.1:13141"}},
 }
 
 
@@ -48,7 +50,7 @@ def verdict(estimator: str, feature: str) -> str:
     config = Config.read({"agent": "some.agent", **given.get("agl", {})})
     if any(problems(args, config)):
         return "refused"
-    if any(cautions(args)):
+    if any(cautions(args, config)):
         return "warned of"
     if feature == FAILED:
         return "group replaced" if args.trainer.needs_trained_tokens else "masked"

@@ -54,6 +54,6 @@ def look_at_flags(words: Sequence[str], more: Mapping[str, Any], config: Config)
         return
     refused = list(problems(args, config))
     yield from (Finding(name, "fail", text) for text in refused)
-    yield from (Finding(name, "look", text) for text in cautions(args))
+    yield from (Finding(name, "look", text) for text in cautions(args, config))
     if not refused:
         yield Finding(name, "pass", f"{len(read_flags(words))} flags, none refused")

@@ -32,7 +32,7 @@ from slime_agl.rollout.recorder import ARGUMENTS
 # Recorded answers set the length of each turn, so no other limit applies.
 LONGEST_TURN = 1 << 24
 # Keys of the agl: section that have no meaning here, or would overwrite the record.
-LEFT_OUT = ("record_dir", "dashboard_port", "gateway", "async", "generate_returns")
+LEFT_OUT = ("record_dir", "dashboard_port", "gateway", "async", "generate_returns", "teacher")
 
 Pair = tuple[Record, RecordedExecution]
 

@@ -38,6 +38,7 @@ def generate(
         AgentError: no execution works; carries the first traceback.
         RewardError: no execution of the first batch has a reward and no option gives one, or an option fails.
         InvariantError: a token invariant broke.
+        TeacherError: a teacher of `agl.teacher` does not answer, or its scores cannot be those of the Samples.
     """
     config = Config.read(getattr(args, "agl", None))
     read = RolloutArgs.read(args)
@@ -60,7 +61,9 @@ def generate(
         executor = workshop.executor(runtime, lasting.register, rollout_id, evaluation=evaluation)
         if evaluation:
             return await evaluate(read, executor, lasting.eval_prompts, books, lasting.brake)
-        warn(read, lasting.register)
+        warn(read, lasting.register, config)
+        if executor.teachers is not None:
+            await executor.teachers.prove()
         train = TrainStep(
             args=read,
             number=rollout_id,

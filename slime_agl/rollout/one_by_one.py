@@ -45,7 +45,7 @@ class OneByOne:
             self._runtime, self._register, number, evaluation=evaluation, bare=True
         )
         if not evaluation:
-            warn(args, self._register)
+            warn(args, self._register, self._runtime.config)
         entry = await executor.run(sample, sampling, limits)
         self._books_for(args, evaluation).enter([entry])
         return entry

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slime_agl.config import Config
+from slime_agl.config.teacher import is_url, teachers
 from slime_agl.errors import ConfigError
 from slime_agl.executor.fan_out import mixes_groups, passrate_counts_samples
 from slime_agl.executor.register import Register
 from slime_agl.host import RolloutArgs
-from slime_agl.host.defaults import CUSTOM_GENERATE, GAE, REWARD_POST_PROCESS, ROLLOUT_FUNCTION, SEGMENT_REDUCER, TURNS
+from slime_agl.host.defaults import (
+    CUSTOM_GENERATE,
+    CUSTOM_RM,
+    GAE,
+    REWARD_POST_PROCESS,
+    ROLLOUT_FUNCTION,
+    SEGMENT_REDUCER,
+    SLIMES_DISTILLATION,
+    TURNS,
+)
 from slime_agl.host.trainer import TrainerArgs
 
 
@@ -31,16 +41,18 @@ def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) ->
     yield from _advantages(args, trainer, config)
     yield from _loss_unit(trainer, config)
     yield from _fixed_batches(trainer, config, slimes_loop=slimes_loop)
-    if trainer.use_opd and trainer.opd_type == "sglang":
-        yield (
-            "--use-opd --opd-type sglang takes each Sample's reward for the teacher's answer, which a failed execution "
-            "and a rewarded agent do not have, and slime stops there; use --opd-type megatron, or leave --use-opd out"
-        )
+    yield from _distillation(args, trainer, config)
 
 
-def cautions(args: RolloutArgs) -> Iterator[str]:
+def cautions(args: RolloutArgs, config: Config) -> Iterator[str]:
     """Options that work, but not in every case or not as expected."""
     trainer = args.trainer
+    if config.teacher is not None and (args.rollout_temperature != 1 or args.rollout_top_p != 1):
+        yield (
+            f"agl.teacher scores at temperature 1 over all tokens, as SGLang does, and slime compares that with the "
+            f"policy at --rollout-temperature {args.rollout_temperature:g} and --rollout-top-p {args.rollout_top_p:g}: "
+            "sampled so, the policy will match the teacher sampled at 1. --opd-type megatron scores both alike"
+        )
     if mixes_groups(args):
         yield (
             f"--custom-reward-post-process-path is not set: under --advantage-estimator {args.advantage_estimator} "
@@ -160,6 +172,44 @@ def _loss_unit(trainer: TrainerArgs, config: Config) -> Iterator[str]:
         yield f"agl.loss_unit is {unit}, and --custom-pg-loss-reducer-function-path is {path}; leave the flag out"
 
 
+def _distillation(args: RolloutArgs, trainer: TrainerArgs, config: Config) -> Iterator[str]:
+    scored = trainer.use_opd and trainer.opd_type == "sglang"
+    if config.teacher is None:
+        if scored:
+            yield (
+                "--use-opd --opd-type sglang needs teacher_log_probs on every Sample, and slime's own functions for it "
+                "take each Sample's reward for the teacher's answer, which agents' Samples do not have; set "
+                "agl.teacher to the teacher's URL, or use --opd-type megatron"
+            )
+        return
+    own_function = trainer.custom_advantage_function_path not in (None, GAE, TURNS)
+    if trainer.use_opd and not scored:
+        yield (
+            f"agl.teacher is set, but --opd-type is {trainer.opd_type}, whose own teacher would take its place; pass "
+            "--opd-type sglang, or leave agl.teacher out"
+        )
+    elif not scored and not own_function:
+        yield (
+            "agl.teacher is set, but slime reads a teacher's logprobs only with --use-opd --opd-type sglang; pass "
+            "both, or leave agl.teacher out"
+        )
+    named = [teacher for teacher in teachers(config.teacher).values() if not is_url(teacher)]
+    if named and args.colocate and args.partial_rollout:
+        yield (
+            f"agl.teacher names {named[0]}, which may still score a Sample when --partial-rollout parks the rest and "
+            "--colocate offloads it; give the teacher GPUs of its own and name its URL, or leave --partial-rollout out"
+        )
+    for flag, path, mend in (
+        ("--custom-rm-path", args.custom_rm_path, CUSTOM_RM),
+        ("--custom-reward-post-process-path", args.custom_reward_post_process_path, REWARD_POST_PROCESS),
+    ):
+        if (path or "").startswith(SLIMES_DISTILLATION):
+            yield (
+                f"{flag} is {path}, which takes the place of rewards, and agl.teacher fills teacher_log_probs without "
+                f"it; pass {flag} {mend}"
+            )
+
+
 def _fixed_batches(trainer: TrainerArgs, config: Config, *, slimes_loop: bool) -> Iterator[str]:
     schedule = trainer.schedule
     if not trainer.fixed_batches or (schedule is not None and schedule.size * schedule.align == 1):
@@ -206,7 +256,7 @@ def check_generate_functions(args: RolloutArgs, register: Register, *, evaluatio
             )
 
 
-def warn(args: RolloutArgs, register: Register) -> None:
+def warn(args: RolloutArgs, register: Register, config: Config) -> None:
     """Log each caution once."""
-    for caution in cautions(args):
+    for caution in cautions(args, config):
         register.warn_once(caution)

@@ -13,6 +13,7 @@ from slime_agl.errors import ConfigError, HostError
 from slime_agl.executor.entry import Entry, Limits
 from slime_agl.executor.executor import Executor
 from slime_agl.executor.parcel import widen
+from slime_agl.executor.teachers import teaching
 from slime_agl.host import (
     DynamicFilterOutput,
     MetricGatherer,
@@ -260,6 +261,11 @@ class TrainStep:
         batch = sorted((entries for _, entries in self._kept), key=_position)
         widen(sample for entries in batch for entry in entries for sample in entry.samples)
         samples = nested(batch)
+        if self._executor.teachers is not None:
+            for name, value in teaching(
+                sample for entries in batch for entry in entries for sample in entry.samples
+            ).items():
+                self._tally.put(name, value)
         if self._args.rollout_sample_filter_path:
             load_function(self._args.rollout_sample_filter_path)(raw, samples)
         schedule = self._args.trainer.schedule

@@ -13,6 +13,7 @@ Their parts, for other test frameworks, from `slime_agl.testing` (see `help` of 
     FakeSGLang       the server: script it with say, call_tool, call_tools and answer_with; break it with fail_next,
                      hold, release and abort_partial; read requests, answers, unanswered and control
     Answer           a scripted answer with its own ids, finish reason or meta_info
+    FakeTeacher      a server for agl.teacher; spoil its answers, read what it scored
     FakeReplay       lets FakeSGLang return routed experts and top-p sets
     chat_agent, sync_agent, tool_agent, failing_agent
                      agents that chat, block, call tools, raise
@@ -34,6 +35,7 @@ _HOMES = {
     "Answer": "answers",
     "FakeReplay": "replay",
     "FakeSGLang": "sglang",
+    "FakeTeacher": "teacher",
     "ListDataSource": "host",
     "chat_agent": "agents",
     "failing_agent": "agents",

@@ -56,13 +56,13 @@ async def boxes(task: Mapping[str, str], llm: LLM) -> float:
                 return 1.0 if reward and (message.content or "").strip() == code else reward
             messages.append(message.model_dump(exclude_none=True))
             for call in message.tool_calls:
-                found = code if _opened(call) == box else EMPTY
+                found = code if opened_by(call) == box else EMPTY
                 reward = max(reward, FOUND if found == code else 0.0)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": found})
     return reward
 
 
-def _opened(call: ChatCompletionMessageToolCallUnion) -> object:
+def opened_by(call: ChatCompletionMessageToolCallUnion) -> object:
     """Return the box that a call opens; None for any other call."""
     if call.type != "function" or call.function.name != "open":
         return None

@@ -91,7 +91,9 @@ class Trainer:
     def advantages(
         self, args: Namespace, data: dict[str, Any], *, seed: int = 0, glue_seed: int = 0, glue_value: float = 0.0
     ) -> dict[str, Any]:
-        """`compute_advantages_and_returns` with random values, logprobs and a random reference and teacher.
+        """`compute_advantages_and_returns` with random values, logprobs and a random reference.
+
+        The teacher is that of the Samples, else random.
 
         glue_seed: changes these, but for the values, only for tokens that do not train. glue_value: is added to the
         values of such tokens.
@@ -108,8 +110,8 @@ class Trainer:
         batch = {
             "log_probs": random(1),
             "ref_log_probs": random(2),
-            "teacher_log_probs": random(3),
             "rollout_log_probs": [torch.tensor(values) for values in data["rollout_log_probs"]],
+            **self._taught(data, masks, random(3)),
             "rewards": data["rewards"],
             "response_lengths": data["response_lengths"],
             "loss_masks": masks,
@@ -119,6 +121,14 @@ class Trainer:
         batch["values"] = [one + glue_value * (mask == 0) for one, mask in zip(values, masks, strict=True)]
         self._loss.compute_advantages_and_returns(args, batch)
         return batch
+
+    def _taught(self, data: dict[str, Any], masks: list[Any], other: list[Any]) -> dict[str, Any]:
+        """The Samples' teacher_log_probs, but `other` for tokens that do not train; all of `other` without any."""
+        if "teacher_log_probs" not in data:
+            return {"teacher_log_probs": other}
+        own = [self._torch.tensor(values) for values in data["teacher_log_probs"]]
+        both = [self._torch.where(mask > 0, a, b) for mask, a, b in zip(masks, own, other, strict=True)]
+        return {"teacher_log_probs": both}
 
     def _values(self, masks: list[Any], seed: int) -> list[Any]:
         # The critic's, of any token: GAE takes a state's value whether or not its token was sampled.

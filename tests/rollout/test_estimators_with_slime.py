@@ -23,9 +23,9 @@ from slime_agl.credit.turns import unpacked
 from slime_agl.errors import ConfigError
 from slime_agl.host.defaults import GAE
 from slime_agl.host.trainer import ESTIMATORS
-from slime_agl.preflight.estimators import FAILED, FEATURES, FILLED, verdict
+from slime_agl.preflight.estimators import FAILED, FEATURES, FILLED, TAUGHT, verdict
 from slime_agl.reward import normalize_rewards
-from slime_agl.testing import FakeReplay
+from slime_agl.testing import FakeReplay, FakeTeacher
 from tests.conftest import flat
 from tests.rollout.slimes_trainer import ARGS, Trainer, loaded
 
@@ -76,7 +76,15 @@ async def graded(args: Any, samples: Any, **_: Any) -> list[float]:
 
 
 @pytest.fixture
-def samples(fake_sglang: Any, run_rollout: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+def teacher() -> Iterator[FakeTeacher]:
+    with FakeTeacher() as one:
+        yield one
+
+
+@pytest.fixture
+def samples(
+    fake_sglang: Any, teacher: FakeTeacher, run_rollout: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[Any]]:
     """`samples(feature, estimator)`: two groups of four executions with the feature, as returned by `generate`."""
 
     def make(feature: str, estimator: str = "grpo", **more: Any) -> list[Any]:
@@ -93,6 +101,8 @@ def samples(fake_sglang: Any, run_rollout: Any, monkeypatch: pytest.MonkeyPatch)
             flags["custom_rm_path"] = f"{__name__}.graded"
         section = {"credit": {"mode": "per_turn", "discount": 0.5}} if "agl.credit" in feature else {}
         section = flags.pop("agl", section)
+        if feature == TAUGHT:
+            section = {"teacher": teacher.url}
         update = _weight_update(fake_sglang) if "weight update" in feature else None
         output = run_rollout(
             converses, rows, n_samples=4, rollout_batch_size=2, advantage_estimator=estimator, agl=section, **flags
@@ -135,7 +145,9 @@ def _shows(feature: str, made: list[Any]) -> None:
         assert all(sample.rollout_routed_experts is not None for sample in made)
     if feature == INSIDE:
         assert any(len({turn.value for turn in unpacked(sample.metadata)}) == 2 for sample in made)
-    elif "agl.credit" in feature:
+    if feature == TAUGHT:
+        assert all(len(sample.teacher_log_probs) == sample.response_length for sample in made)
+    elif "agl.credit" in feature and feature != INSIDE:
         assert any(len({s.reward for s in made if s.rollout_id == sample.rollout_id}) > 1 for sample in made)
 
 
@@ -199,6 +211,19 @@ def test_each_turn_inside_a_sample_has_its_own_advantage(trainer: Trainer, sampl
         assert (values[0] == values[1]) == (turns[0].value == turns[1].value)
         differ += values[0] != values[1]
     assert differ
+
+
+def test_slime_moves_each_token_by_the_teachers_logprob_of_that_token(trainer: Trainer, samples, teacher: FakeTeacher):
+    args = arguments("grpo", TAUGHT, opd_kl_coef=0.5)
+    made = samples(TAUGHT)
+    data = trainer.train_data(args, made, normalize_rewards)
+    taught = trainer.advantages(args, data)
+    alone = trainer.advantages(Namespace(**{**vars(args), "use_opd": False}), data)
+    for at, sample in enumerate(made):
+        expected = teacher.scores(sample.tokens, sample.response_length)
+        given = taught["advantages"][at], alone["advantages"][at], taught["log_probs"][at]
+        for kept, with_it, without, own, its in zip(sample.loss_mask, *given, expected, strict=True):
+            assert not kept or float(with_it) == pytest.approx(float(without) - 0.5 * (float(own) - its), abs=1e-5)
 
 
 def test_gae_takes_no_value_of_a_token_that_was_not_sampled(trainer: Trainer, samples):

@@ -22,6 +22,9 @@ from slime_agl.testing.agents import chat_agent
 from tests.conftest import flat
 
 RPP = {"advantage_estimator": "reinforce_plus_plus"}
+PLAIN = Config()
+TAUGHT = Config(teacher="http://127.0.0.1:1")
+OPD = {"use_opd": True, "opd_type": "sglang"}
 FIXED = {"global_batch_size": 4, "actor_num_nodes": 1, "actor_num_gpus_per_node": 4, "micro_batch_size": 1}
 
 
@@ -37,7 +40,7 @@ def refuse(config: Any = None, *, slimes_loop: bool = False, **flags: Any) -> No
             {"advantage_estimator": "ppo", "kl_coef": 0.1, "use_rollout_logprobs": True},
             "--kl-coef 0.1 with --use-rollout-logprobs under --advantage-estimator ppo .* leave --use-rollout-logprobs",
         ),
-        ({"use_opd": True, "opd_type": "sglang"}, "--use-opd --opd-type sglang .* use --opd-type megatron"),
+        ({"use_opd": True, "opd_type": "sglang"}, "--use-opd --opd-type sglang .* set agl.teacher"),
         ({**RPP, **FIXED}, "--use-dynamic-batch-size"),
         ({**FIXED, "megatron_config_path": "roles.yaml"}, "--megatron-config-path .* --use-dynamic-batch-size"),
     ],
@@ -71,6 +74,48 @@ def test_what_slime_can_take_is_not_refused(flags: dict[str, Any]):
     refuse(**flags)
 
 
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        ({}, "only with --use-opd --opd-type sglang; pass both"),
+        ({"use_opd": True, "opd_type": "megatron"}, "--opd-type is megatron, .* leave agl.teacher out"),
+        (
+            {**OPD, "custom_rm_path": "slime.rollout.on_policy_distillation.reward_func"},
+            "pass --custom-rm-path slime_agl.reward.custom_rm",
+        ),
+        (
+            {
+                **OPD,
+                "custom_reward_post_process_path": "slime.rollout.on_policy_distillation.post_process_rewards",
+            },
+            "pass --custom-reward-post-process-path slime_agl.reward.normalize_rewards",
+        ),
+    ],
+)
+def test_a_teacher_needs_the_flags_that_have_slime_read_its_scores(flags: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        refuse(TAUGHT, **flags)
+
+
+@pytest.mark.parametrize("flags", [OPD, {"custom_advantage_function_path": "mine.reads_the_teacher"}])
+def test_a_teacher_with_these_flags_is_not_refused(flags: dict[str, Any]):
+    refuse(TAUGHT, **flags)
+    assert list(cautions(RolloutArgs.read(default_args(**flags)), TAUGHT)) == []
+
+
+def test_a_teacher_that_is_offloaded_while_it_may_score_is_refused():
+    both = {**OPD, "colocate": True, "partial_rollout": True}
+    with pytest.raises(ConfigError, match="names wise, .* --colocate offloads it"):
+        refuse(Config(teacher="wise"), **both)
+    refuse(TAUGHT, **both)
+    refuse(Config(teacher="wise"), **OPD, colocate=True)
+
+
+def test_that_a_teacher_scores_at_temperature_1_is_said():
+    told = " ".join(cautions(RolloutArgs.read(default_args(**OPD, rollout_temperature=0.7)), TAUGHT))
+    assert "--rollout-temperature 0.7" in told and "--opd-type megatron" in told
+
+
 def test_slimes_own_loop_can_replace_no_group_and_fill_no_batch():
     with pytest.raises(ConfigError, match="--rollout-function-path slime_agl.rollout.generate"):
         refuse(**RPP, slimes_loop=True)
@@ -87,12 +132,12 @@ def test_all_problems_are_told_at_once():
 
 
 def test_what_depends_on_the_agent_is_said_and_not_refused():
-    told = " ".join(cautions(RolloutArgs.read(default_args(advantage_estimator="ppo", kl_coef=0.1))))
+    told = " ".join(cautions(RolloutArgs.read(default_args(advantage_estimator="ppo", kl_coef=0.1)), PLAIN))
     assert "--kl-coef 0.1" in told and "--use-kl-loss" in told
     assert "--log-passrate" in " ".join(
-        cautions(RolloutArgs.read(default_args(log_passrate=True, n_samples_per_prompt=2)))
+        cautions(RolloutArgs.read(default_args(log_passrate=True, n_samples_per_prompt=2)), PLAIN)
     )
-    assert list(cautions(RolloutArgs.read(default_args()))) == []
+    assert list(cautions(RolloutArgs.read(default_args()), PLAIN)) == []
 
 
 @agl.rollout

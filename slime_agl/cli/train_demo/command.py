@@ -13,6 +13,7 @@ from slime_agl.cli.demo.example import example_directory, unwind_on_signals
 from slime_agl.cli.workers import workers_option
 
 TINY = "tiny"
+TASKS = ("boxes", "distill", "errands", "turns", "turns-by-outcome", "async")
 
 
 @click.command("train-demo")
@@ -22,6 +23,14 @@ TINY = "tiny"
     show_default=True,
     help="'tiny' (created on the spot), or for examples/math_feedback 'smollm2' or a Hugging Face directory.",
 )
+@click.option(
+    "--task",
+    type=click.Choice(TASKS),
+    default=TASKS[0],
+    show_default=True,
+    help="What 'tiny' learns. distill: the same from a teacher, without reward. errands: three turns with a subagent. "
+    "turns: credit by turn inside a Sample, and turns-by-outcome without. async: weights up to two steps old.",
+)
 @click.option("--steps", type=click.IntRange(1), help="Maximum training steps; 60 for 'tiny', else unbounded.")
 @click.option(
     "--minutes", type=click.FloatRange(0, min_open=True), help="Maximum minutes of training; none by default."
@@ -30,7 +39,7 @@ TINY = "tiny"
 @workers_option
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write metrics.jsonl and curve.png here.")
 def train_demo(
-    model: str, steps: int | None, minutes: float | None, seed: int, workers: int | None, out: Path | None
+    model: str, task: str, steps: int | None, minutes: float | None, seed: int, workers: int | None, out: Path | None
 ) -> None:
     """Train a small model on the CPU, through the generate that slime calls.
 
@@ -41,7 +50,8 @@ def train_demo(
     unwind_on_signals()
     os.environ.setdefault("TQDM_DISABLE", "1")  # generate's progress bars would corrupt the live display
     # Imported late: torch and transformers take seconds, and `slime-agl --help` should not.
-    from slime_agl.cli.train_demo.recipes import math_feedback, tiny
+    from slime_agl.cli.train_demo.recipes import TASKS as TINY_TASKS
+    from slime_agl.cli.train_demo.recipes import math_feedback
     from slime_agl.cli.train_demo.report import TrainReport
     from slime_agl.cli.train_demo.run import run_train_demo
 
@@ -49,7 +59,7 @@ def train_demo(
     report = TrainReport(out)
     with tempfile.TemporaryDirectory(prefix="slime_agl-train-") as work:
         with report.preparing():
-            recipe = tiny(Path(work), seed) if example is None else math_feedback(model, example)
+            recipe = TINY_TASKS[task](Path(work), seed) if example is None else math_feedback(model, example)
         status = run_train_demo(
             report, recipe, steps=steps or recipe.steps, minutes=minutes, seed=seed, workers=workers
         )

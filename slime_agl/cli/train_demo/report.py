@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from slime_agl.cli.train_demo.curve import Row, draw, write_png
-from slime_agl.cli.train_demo.recipes import Recipe
 from slime_agl.cli.visible import safe_text, visible
 from slime_agl.cli.workers import told
+from slime_agl.local.train.recipes import Recipe
 from slime_agl.local.train.training import TrainedStep
 
 METRICS = "metrics.jsonl"

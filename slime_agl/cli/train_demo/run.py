@@ -5,15 +5,11 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from slime_agl.cli.train_demo.recipes import Recipe
 from slime_agl.cli.train_demo.report import TrainReport
 from slime_agl.cli.workers import in_workers
 from slime_agl.errors import InvariantError
-from slime_agl.local.demo.stack import LocalStack
-from slime_agl.local.engine.model import load_model
-from slime_agl.local.train.driver import LocalDriver
-from slime_agl.local.train.learner import Learner
-from slime_agl.local.train.training import train
+from slime_agl.local.demo.trial import Trial
+from slime_agl.local.train.recipes import Recipe
 from slime_agl.rollout import shutdown
 
 
@@ -24,20 +20,16 @@ def run_train_demo(
 
     Returns the exit status: 1 if an invariant is broken or the recipe's target is missed.
     """
-    running = recipe.args["rollout_batch_size"] * recipe.args["n_samples_per_prompt"]
     with ExitStack() as stack:
         with report.preparing():
-            local = stack.enter_context(LocalStack(recipe.model, max_running=running, seed=seed))
+            trial = stack.enter_context(Trial(recipe, seed=seed))
         stack.callback(shutdown)
-        driver = LocalDriver(local.args(**{**recipe.args, "agl": in_workers(recipe.args["agl"], workers)}))
-        learner = Learner(load_model(local.checkpoint), recipe.learner)
-        report.started(recipe, local.url, steps, workers)
+        report.started(recipe, trial.url, steps, workers)
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
         try:
             with report.live():
-                for done, step in enumerate(train(driver, learner, local.publish), 1):
-                    checked = local.check(step.rollout.samples)
-                    report.step(step, checked=checked, in_flight=local.in_flight)
+                for done, found in enumerate(trial.steps(in_workers(recipe.args["agl"], workers)), 1):
+                    report.step(found.step, checked=found.checked, in_flight=found.in_flight)
                     if report.learned or done == steps or (deadline is not None and time.monotonic() > deadline):
                         break
         except InvariantError as error:

@@ -17,6 +17,7 @@ from slime_agl import host
 from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.errors import ConfigError
+from slime_agl.local.demo.lasting import LastingBook
 from slime_agl.local.demo.witness import Witness
 from slime_agl.local.engine.backend import Backend, GenerateRequest
 from slime_agl.local.engine.model import load_model_and_tokenizer, use_threads
@@ -40,7 +41,8 @@ class LocalStack:
 
     model: 'smollm2' or a Hugging Face directory. max_running: requests per batch. seed: of the engine's sampling.
     says: fixed answers instead of sampling, which each attempt at an execution gets in turn and repeated; the weights
-    are then not loaded. play: makes the answer to a prompt, in place of `says`. All ports are free ones.
+    are then not loaded. play: makes the answer to a prompt, in place of `says`. lasting: what `check` is given may have
+    been sampled before its last call. All ports are free ones.
 
     Raises (on entering):
         ConfigError: the model, or a package of the extra `local`, is missing.
@@ -55,10 +57,12 @@ class LocalStack:
         seed: int = 0,
         says: Sequence[str] = (),
         play: Callable[[str], str] | None = None,
+        lasting: bool = False,
     ) -> None:
         self._name, self._max_running, self._seed, self._says, self._play = model, max_running, seed, says, play
         self._model: PreTrainedModel | None = None
         self._sampler: TransformersBackend | None = None
+        self._book = LastingBook() if lasting else None
         self._stack = ExitStack()
 
     def __enter__(self) -> LocalStack:
@@ -145,7 +149,10 @@ class LocalStack:
         Raises:
             InvariantError: a Sample has tokens that the engine did not sample or was not sent.
         """
-        return check_against(self.witness.take(), samples)
+        if self._book is None:
+            return check_against(self.witness.take(), samples)
+        self._book.add(self.witness.take())
+        return sum(self._book.check(sample) for sample in samples if not sample.remove_sample)
 
     def teacher_difference(self, samples: Sequence[host.Sample], temperature: float) -> float:
         """Return the largest |difference| between rollout logprobs and teacher forcing over all trained tokens.

@@ -24,12 +24,16 @@ class BackendInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """One `/generate` call. body, headers: as received, for recordings only."""
+    """One `/generate` call. body, headers: as received, for recordings only.
+
+    score_from: return log p of the prompt's tokens from this one on, None for none.
+    """
 
     rid: str
     input_ids: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     return_logprob: bool = False
+    score_from: int | None = None
     stream: bool = False
     body: Mapping[str, object] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -102,6 +102,16 @@ class LanguageModel:
         )
         return output.logits[:, -1]
 
+    @torch.inference_mode()
+    def prompt_logprobs(self, ids: list[int], first: int) -> list[float | None]:
+        """Return log p of ids[first:], each given all before it; None for the first of them, as SGLang does."""
+        kept = len(ids) - first
+        logits = self.model(input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=kept).logits[0].float()
+        taken = torch.log_softmax(logits[:-1], dim=-1).gather(
+            1, torch.tensor(ids[first + 1 :], dtype=torch.long)[:, None]
+        )
+        return [None, *taken[:, 0].tolist()]
+
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Copy weights into the model. Raises ConfigError, changing nothing, if names or shapes differ."""
         own = self.model.state_dict()

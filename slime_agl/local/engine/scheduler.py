@@ -101,6 +101,9 @@ class Scheduler:
 
     def _join(self, sequence: Sequence) -> None:
         """Prefill the head of the queue and draw its first token. It leaves the queue last, so `fail` can find it."""
+        first = sequence.request.score_from
+        if first is not None and sequence.scores is None:
+            sequence.scores = self._model.prompt_logprobs(list(sequence.request.input_ids), first)
         if not sequence.request.sampling.max_new_tokens:
             self.waiting.popleft()
             sequence.report(Finish("length"), self._version(), self._model.tokenizer)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from slime_agl.errors import EngineError
@@ -20,7 +20,7 @@ class ScriptedReply:
     matched: stop id or string; None with finish 'stop' means the last id.
     logprobs: one per id; None means `synthetic_logprob`.
     hold: keep the request pending until `ScriptedBackend.release`; if aborted first, it answers with the first
-        `partial` ids. status: answer with this HTTP status instead.
+        `partial` ids. status: answer with this HTTP status instead. meta: further fields of `meta_info`.
     """
 
     ids: Sequence[int] = ()
@@ -31,6 +31,7 @@ class ScriptedReply:
     hold: bool = False
     partial: int = 0
     status: int | None = None
+    meta: Mapping[str, object] = field(default_factory=dict)
 
 
 AnswerScript = Callable[[GenerateRequest], ScriptedReply]
@@ -224,6 +225,7 @@ class ScriptedBackend(BackendBase):
             weight_version=self._weight_version,
             finish=_finish(reply, ids, cut=len(reply.ids) > limit),
             cached_tokens=reply.cached_tokens,
+            meta=reply.meta,
         )
 
 

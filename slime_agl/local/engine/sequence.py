@@ -15,7 +15,8 @@ class Sequence:
 
     ids: prompt and output. stored: number of ids whose keys and values are in the sequence's row.
     cached: prompt tokens reused at the first prefill, None before it.
-    fresh: all keys and values come from the current weights.
+    fresh: all keys and values come from the current weights. scores: log p of the prompt's tokens from
+    `request.score_from` on.
     """
 
     request: GenerateRequest
@@ -26,6 +27,7 @@ class Sequence:
     stored: int = 0
     cached: int | None = None
     fresh: bool = True
+    scores: list[float | None] | None = None
 
     def __post_init__(self) -> None:
         self.ids = list(self.request.input_ids)
@@ -51,8 +53,16 @@ class Sequence:
                 weight_version=weight_version,
                 finish=finish,
                 cached_tokens=self.cached or 0,
+                meta=self._scored(),
             )
         )
+
+    def _scored(self) -> dict[str, object]:
+        if self.scores is None:
+            return {}
+        scored = self.request.input_ids[self.request.score_from :]
+        pairs = zip(self.scores, scored, strict=True)
+        return {"input_token_logprobs": [[logprob, token, None] for logprob, token in pairs]}
 
     def fail(self, error: EngineError) -> None:
         self.deliver(error)

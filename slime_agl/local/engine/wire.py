@@ -9,11 +9,9 @@ from slime_agl.errors import EngineRejected, closest
 from slime_agl.local.engine.backend import BackendInfo, Finish, Generated, GenerateRequest
 from slime_agl.local.engine.sampling import parse_sampling_params
 
-_READ = frozenset({"input_ids", "text", "sampling_params", "return_logprob", "stream", "rid"})
+_READ = frozenset({"input_ids", "text", "sampling_params", "return_logprob", "logprob_start_len", "stream", "rid"})
 # Bookkeeping fields that affect neither tokens nor answers.
-_IGNORED = frozenset(
-    {"model", "log_metrics", "no_logs", "background", "priority", "extra_key", "custom_labels", "logprob_start_len"}
-)
+_IGNORED = frozenset({"model", "log_metrics", "no_logs", "background", "priority", "extra_key", "custom_labels"})
 # Fields of SGLang and its router that have an effect and are not supported here.
 _UNSUPPORTED = frozenset(
     "input_embeds image_data video_data audio_data modalities session_params lora_path lora_id custom_logit_processor "
@@ -47,6 +45,7 @@ def parse_generate(
         input_ids=ids,
         sampling=sampling,
         return_logprob=bool(body.get("return_logprob")),
+        score_from=_score_from(body, len(ids)),
         stream=bool(body.get("stream")),
         body=body,
         headers=headers,
@@ -117,6 +116,18 @@ def _input_ids(body: Mapping[str, object], info: BackendInfo, encode: Callable[[
         wrong = next(item for item in ids if not 0 <= item < info.vocab_size)
         raise EngineRejected(f"input_ids contains {wrong}, the vocabulary has {info.vocab_size} ids", status=400)
     return tuple(ids)
+
+
+def _score_from(body: Mapping[str, object], prompt: int) -> int | None:
+    """The first token to score; None for -1, which is SGLang's default and scores none."""
+    first = body.get("logprob_start_len")
+    if first is None or first == -1 or not body.get("return_logprob"):
+        return None
+    if type(first) is not int or not 0 <= first < prompt:
+        raise EngineRejected(
+            f"logprob_start_len is {first!r}, it must be -1 or below the prompt's {prompt} tokens", status=400
+        )
+    return first
 
 
 def _check_length(prompt: int, new: int, context: int) -> None:

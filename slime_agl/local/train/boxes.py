@@ -18,13 +18,15 @@ CALL_OPENER, CALL_CLOSER = '<tool_call>{"name": "open", "arguments": {"box": "',
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
-    """One conversation. asked: a box. opened: the box that the model opens. found: in it. said: the model's answer."""
+class Said:
+    """A message of a conversation. role: user, assistant or tool. word: a box or a code. call: it opens that box."""
 
-    asked: str
-    opened: str
-    found: str
-    said: str
+    role: str
+    word: str
+    call: bool = False
+
+
+Talk = tuple[Said, ...]
 
 
 def rows() -> list[dict[str, str]]:
@@ -39,7 +41,23 @@ def write_rows(path: Path) -> Path:
     return path
 
 
-def aimless(chance: random.Random) -> Play:
+def aimless(chance: random.Random) -> Talk:
     """Return a well-formed conversation in which the model opens a random box and says a random code."""
     asked, opened, code, said = (chance.choice(words) for words in (BOXES, BOXES, CODES, CODES))
-    return Play(asked, opened, code if asked == opened else EMPTY, said)
+    return talk(asked, opened, code if asked == opened else EMPTY, said)
+
+
+def knowing(chance: random.Random) -> Talk:
+    """Return a conversation in which the model opens the right box and says the code in it."""
+    box, code = chance.choice(BOXES), chance.choice(CODES)
+    return talk(box, box, code, code)
+
+
+def talk(asked: str, opened: str, found: str, said: str) -> Talk:
+    """asked: a box. opened: the box that the model opens. found: in it. said: the model's answer."""
+    return (
+        Said("user", asked),
+        Said("assistant", opened, call=True),
+        Said("tool", found),
+        Said("assistant", said),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,9 @@ class LearnerSettings:
     clip, clip_high: the importance ratio is clipped to [1 - clip, 1 + clip_high]. entropy: weight of the entropy bonus.
     max_norm: limit on the gradient's norm. micro_batch: samples per forward pass; does not change the gradient.
     tolerance: largest allowed difference between rollout and learner logprobs before the first update.
+    importance: for tokens of older weights, as slime's --use-tis: each token's loss is weighted by the ratio of the
+    learner's probability before the first update to the rollout's, at most this; the tolerance does not apply. None
+    for on-policy batches. distill: weight of the reverse KL divergence from the teacher, slime's --opd-kl-coef.
     """
 
     learning_rate: float = 1e-3
@@ -33,8 +36,12 @@ class LearnerSettings:
     max_norm: float = 1.0
     micro_batch: int = 64
     tolerance: float = ON_POLICY
+    importance: float | None = None
+    distill: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.importance is not None and self.importance <= 0:
+            raise ConfigError(f"the learner's importance is {self.importance}, it must be above 0, or None")
         for name in ("learning_rate", "updates", "temperature", "max_norm", "micro_batch"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"the learner's {name} is {getattr(self, name)}, it must be above 0")
@@ -62,7 +69,8 @@ class Update:
 class _Part:
     """Samples of one forward pass. Tensors are flat: the response tokens of all samples, concatenated.
 
-    at: the samples' places in the batch. weight: of a token in the loss; 0 where the loss mask is 0.
+    at: the samples' places in the batch. weight: of a token in the loss; 0 where the loss mask is 0. correction: its
+    importance weight.
     """
 
     at: list[int]
@@ -71,6 +79,7 @@ class _Part:
     old: torch.Tensor
     advantage: torch.Tensor
     weight: torch.Tensor
+    correction: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +115,15 @@ class Learner:
             InvariantError: the batch has no rollout logprobs or no token to train on; or its logprobs differ from the
                 learner's by more than the tolerance, so ids, mask or logprobs are not those that were sampled.
         """
-        parts = _parts(batch, self._settings.micro_batch)
-        scores = self._backward(parts)
-        gaps = torch.cat([one.gap for one in scores])
-        if not float(gaps.max()) <= self._settings.tolerance:
-            raise InvariantError(_off_policy(parts, scores, self._settings.tolerance))
+        parts = _parts(batch, self._settings)
+        if self._settings.importance is not None:
+            parts, gaps = self._corrected(parts, self._settings.importance)
+            scores = self._backward(parts)
+        else:
+            scores = self._backward(parts)
+            gaps = torch.cat([one.gap for one in scores])
+            if not float(gaps.max()) <= self._settings.tolerance:
+                raise InvariantError(_off_policy(parts, scores, self._settings.tolerance))
         norm = self._step()
         for _ in range(1, self._settings.updates):
             scores = self._backward(parts)
@@ -124,6 +137,19 @@ class Learner:
             norm=float(norm),
             tokens=sum(len(one.gap) for one in scores),
         )
+
+    @torch.no_grad()
+    def _corrected(self, parts: list[_Part], most: float) -> tuple[list[_Part], torch.Tensor]:
+        """The parts with the learner as the old policy, and |learner's logprob - rollout's| of all trained tokens."""
+        out, gaps = [], []
+        for part in parts:
+            logits = torch.cat(response_logits(self._model, part.sequences))
+            every = torch.log_softmax(logits / self._settings.temperature, dim=-1)
+            own = every.gather(1, part.ids[:, None])[:, 0]
+            ahead = own - part.old
+            out.append(replace(part, old=own, correction=ahead.exp().clamp(max=most)))
+            gaps.append(ahead[part.weight > 0].abs())
+        return out, torch.cat(gaps)
 
     def _step(self) -> torch.Tensor:
         """Update the weights; return the gradient's norm before clipping."""
@@ -151,37 +177,47 @@ class Learner:
         free, bounded = -ratio * advantage, -ratio.clamp(1 - of.clip, 1 + of.clip_high) * advantage
         with torch.set_grad_enabled(of.entropy > 0):
             entropy = -(every.exp() * every).sum(-1)
-        loss = (torch.maximum(free, bounded) - of.entropy * entropy) * part.weight[trained]
+        surrogate = torch.maximum(free, bounded) * part.correction[trained]
+        loss = (surrogate - of.entropy * entropy) * part.weight[trained]
         return _Scores(loss, change.detach().abs(), entropy, (bounded > free).float())
 
 
-def _parts(batch: TrainData, size: int) -> list[_Part]:
-    """Split the samples that have trained tokens into parts of `size`.
+def _parts(batch: TrainData, settings: LearnerSettings) -> list[_Part]:
+    """Split the samples that have trained tokens into parts of `micro_batch`.
 
     Raises:
-        InvariantError: there are none, or no rollout logprobs.
+        InvariantError: there are none, or no rollout logprobs, or none of the teacher to distil.
     """
+    size = settings.micro_batch
+    if settings.distill and "teacher_log_probs" not in batch:
+        raise InvariantError("the batch has no teacher_log_probs to distil; set agl.teacher")
     if "rollout_log_probs" not in batch:
         raise InvariantError("the batch has no rollout_log_probs; the learner needs those of the sampling policy")
     numbers = [at for at, mask in enumerate(batch["loss_masks"]) if any(mask)]
     if not numbers:
         raise InvariantError(f"none of the batch's {len(batch['tokens'])} samples has a token to train on")
-    return [_part(batch, numbers[begin : begin + size]) for begin in range(0, len(numbers), size)]
+    return [_part(batch, numbers[begin : begin + size], settings.distill) for begin in range(0, len(numbers), size)]
 
 
-def _part(batch: TrainData, at: list[int]) -> _Part:
+def _part(batch: TrainData, at: list[int], distill: float) -> _Part:
     executions = len(set(batch["rollout_ids"]))
     lengths = torch.tensor([batch["response_lengths"][n] for n in at])
     shares = torch.tensor([1.0 / (batch["rollout_mask_sums"][n] * executions) for n in at])
     sequences = [(batch["tokens"][n], batch["response_lengths"][n]) for n in at]
+    old = torch.tensor([logprob for n in at for logprob in batch["rollout_log_probs"][n]])
+    advantage = torch.cat([_by_token(batch["rewards"][n], batch["response_lengths"][n], n) for n in at])
+    if distill:
+        teacher = torch.tensor([logprob for n in at for logprob in batch["teacher_log_probs"][n]])
+        advantage = advantage - distill * (old - teacher)
     return _Part(
         at=at,
         sequences=sequences,
         ids=torch.tensor([token for tokens, length in sequences for token in tokens[len(tokens) - length :]]),
-        old=torch.tensor([logprob for n in at for logprob in batch["rollout_log_probs"][n]]),
-        advantage=torch.cat([_by_token(batch["rewards"][n], batch["response_lengths"][n], n) for n in at]),
+        old=old,
+        advantage=advantage,
         weight=torch.tensor([float(kept) for n in at for kept in batch["loss_masks"][n]])
         * shares.repeat_interleave(lengths),
+        correction=torch.ones(len(old)),
     )
 
 

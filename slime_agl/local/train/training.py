@@ -28,8 +28,8 @@ class TrainedStep:
     learn_seconds: float
 
 
-def train(driver: LocalDriver, learner: Learner, publish: Publish) -> Iterator[TrainedStep]:
-    """Train step after step, endlessly; step n samples with weights of version 'n'.
+def train(driver: LocalDriver, learner: Learner, publish: Publish, *, staleness: int = 0) -> Iterator[TrainedStep]:
+    """Train step after step, endlessly; step n samples with weights of version 'n', or up to `staleness` older ones.
 
     Raises:
         InvariantError: slime could not train on a batch, tokens were sampled by another version's weights, or the
@@ -39,7 +39,7 @@ def train(driver: LocalDriver, learner: Learner, publish: Publish) -> Iterator[T
     publish(learner.state(), str(step))
     while True:
         rollout = driver.step(step)
-        _require_version(rollout.samples, str(step))
+        _require_version(rollout.samples, step, staleness)
         began = time.perf_counter()
         update = learner.learn(rollout.train_data)
         learn_seconds = time.perf_counter() - began
@@ -54,10 +54,12 @@ def mean_reward(groups: list[list[Any]]) -> float:
     return sum(sample.reward for sample in first) / len(first)
 
 
-def _require_version(samples: Samples, version: str) -> None:
+def _require_version(samples: Samples, step: int, staleness: int) -> None:
+    allowed = {str(version) for version in range(step - staleness, step + 1)}
     for sample in samples:
-        if set(sample.weight_versions) - {version}:
+        if set(sample.weight_versions) - allowed:
             raise InvariantError(
                 f"sample {sample.index} was sampled by weights of version {', '.join(sample.weight_versions)} in step "
-                f"{version}; each step has to sample with the weights that the one before it published"
+                f"{step}; each step has to sample with the weights that the one before it published"
+                f"{staleness and f', or with those of {staleness} steps before' or ''}"
             )
