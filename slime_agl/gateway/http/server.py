@@ -62,6 +62,7 @@ class Gateway:
         self._loop: LoopThread | None = None
         self._stack = AsyncExitStack()
         self._sessions: Sessions | None = None
+        self._server: web.Server | None = None
         self._sockets: Sockets | None = None
         self.url = ""
         self.engine_info = EngineInfo()
@@ -175,7 +176,7 @@ class Gateway:
         maker = TurnMaker(PromptMaker(parts.renderer, parts.delta), sampler, committer)
         self._stack.callback(maker.close)
         self._sessions = Sessions(maker, parts.engine, keys_required=_keys_required(config))
-        server = build_server(
+        server = self._server = build_server(
             self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url), parts.sink
         )
         runner = web.ServerRunner(server, shutdown_timeout=1.0)
