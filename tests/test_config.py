@@ -50,6 +50,7 @@ def test_every_failure_has_its_own_policy_and_one_without_tokens_is_masked():
         ({"agent": "a.b", "gateway": {"port": "http"}}, "agl.gateway.port is 'http' (str), it must be a whole number"),
         ({"agent": "a.b", "gateway": {"port": 70000}}, "70000"),
         ({"agent": "a.b", "gateway": {"public_url": "box:80"}}, "must start with http"),
+        ({"agent": "a.b", "gateway": {"public_url": "http://box/{wroker}"}}, "{wroker} is not one of {worker}, {host}"),
         ({"agent": "a.b", "gateway": 3}, "agl.gateway must be a mapping"),
         ({"agent": "a.b", "task": {"question": 1}}, "a mapping of strings to strings"),
         ({"agent": "a.b", "failure": "maks"}, "Did you mean 'mask'?"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from slime_agl.config.credit import AdvantageConfig, CreditConfig
+from slime_agl.config.gateway import GatewayConfig
 from slime_agl.config.harness import HarnessConfig, TasksConfig
 from slime_agl.config.keys import at_least, key
 from slime_agl.config.reading import key_of, read_mapping
@@ -41,25 +42,6 @@ class RunnersConfig:
             raise ConfigError(
                 f"agl.runners.timeout_seconds is {self.timeout_seconds}, it must be above 0, or null for none"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayConfig:
-    host: str = key("127.0.0.1", "address the gateway binds")
-    port: int = key(0, "port the gateway binds; 0 takes a free one")
-    public_url: str | None = key(None, "URL under which agents reach the gateway, if not `http://host:port`")
-    auth: Literal["auto", "required"] = key(
-        "auto",
-        "`required`: accept only an attempt's own key; `auto`: the same unless `host` and `public_url` are loopback, "
-        "where a placeholder such as `dummy` is accepted too, but not another attempt's key; requests from web pages "
-        "(a foreign Host, any Origin, bodies other than `application/json`) are always refused",
-    )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"agl.gateway.port is {self.port}, it must lie between 0 (any free port) and 65535")
-        if self.public_url is not None and not self.public_url.startswith(("http://", "https://")):
-            raise ConfigError(f"agl.gateway.public_url is {self.public_url!r}, it must start with http:// or https://")
 
 
 Policy = Literal["retry", "mask", "negative"]
@@ -266,11 +248,11 @@ class Config:
     )
 
     def __post_init__(self) -> None:
-        if self.workers.count and self.gateway.public_url is not None:
+        if self.workers.count and not self.gateway.leads_to_workers:
             raise ConfigError(
                 f"agl.gateway.public_url is {self.gateway.public_url}, agl.workers.count is {self.workers.count}: "
-                "one URL cannot lead to the gateways of several workers; leave public_url out, and set "
-                "agl.gateway.host if agents call from other machines"
+                "one URL cannot lead to the gateways of several workers; put {worker} or {port} where they differ, or "
+                "leave it out and set agl.gateway.host if agents call from other machines"
             )
         check_teacher(self.teacher, self.teacher_seconds)
         if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:

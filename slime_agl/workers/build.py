@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config, WorkersConfig
+from slime_agl.config.gateway import WORKER, GatewayConfig
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs
 from slime_agl.workers.arguments import portable_arguments
@@ -97,10 +98,19 @@ def of_worker(config: Config, number: int) -> Config:
     return dataclasses.replace(
         config,
         workers=WorkersConfig(),
-        gateway=dataclasses.replace(config.gateway, port=0),
+        gateway=_of_worker(config.gateway, number),
         runners=dataclasses.replace(config.runners, max_concurrency=config.workers.slots),
         dashboard_port=config.dashboard_port if number == 0 else None,
         record_dir=None,
+    )
+
+
+def _of_worker(gateway: GatewayConfig, number: int) -> GatewayConfig:
+    url = gateway.public_url
+    return dataclasses.replace(
+        gateway,
+        port=gateway.port + number if gateway.port else 0,
+        public_url=None if url is None else url.replace(WORKER, str(number)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import aiohttp
@@ -89,6 +90,16 @@ async def test_behind_a_public_url_its_host_is_served_and_placeholders_are_not(m
     with pytest.raises(Refusal, match="public_url"):
         door.check({"Host": "other.example"})
     assert bench.gateway._sessions._keys_required
+
+
+async def test_a_public_url_may_name_machine_and_port(make_bench, fake_sglang):
+    bench = make_bench(public_url="http://{host}:{port}/agl")
+    port = bench.gateway.url.rpartition(":")[2].removesuffix("/agl")
+    assert bench.gateway.url == f"http://{socket.gethostname()}:{port}/agl" and int(port) > 0
+    async with aiohttp.ClientSession() as http:
+        headers = {"Host": f"{socket.gethostname()}:{port}"}
+        async with http.get(f"http://127.0.0.1:{port}/health", headers=headers) as response:
+            assert response.status == 200
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs
 from slime_agl.testing import FakeSGLang, save_tiny_checkpoint
 from slime_agl.workers.arguments import portable_arguments
-from slime_agl.workers.build import Site, make_fleet
+from slime_agl.workers.build import Site, make_fleet, of_worker
 from slime_agl.workers.subprocesses import Subprocess, Subprocesses
 from tests.workers.rig import AGENT, REPLAY, ROWS, Rig, at_requests, echo, indices, parked_steps, trained
 
@@ -150,6 +150,17 @@ def test_a_public_url_cannot_go_with_workers() -> None:
     section = {"agent": AGENT, "workers": {"count": 2}, "gateway": {"public_url": "http://10.0.0.1:8000"}}
     with pytest.raises(ConfigError, match="agl.gateway.public_url .*agl.workers.count is 2"):
         Config.read(section)
+
+
+def test_behind_an_ingress_each_worker_has_its_own_url() -> None:
+    url = "https://ingress.example/{host}/{worker}/{port}"
+    config = Config.read({"agent": AGENT, "workers": {"count": 2}, "gateway": {"public_url": url, "port": 9000}})
+    urls = [of_worker(config, number).gateway for number in (0, 3)]
+    assert [one.port for one in urls] == [9000, 9003]
+    assert [one.url(host="box", port=one.port) for one in urls] == [
+        "https://ingress.example/box/0/9000",
+        "https://ingress.example/box/3/9003",
+    ]
 
 
 def test_a_variable_that_is_not_set_is_named(rollout_args) -> None:

@@ -175,10 +175,10 @@ class Gateway:
         committer = Committer(parts.renderer, parts.parser, parts.sink, parts.selection)
         maker = TurnMaker(PromptMaker(parts.renderer, parts.delta), sampler, committer)
         self._stack.callback(maker.close)
-        self._sessions = Sessions(maker, parts.engine, keys_required=_keys_required(config))
-        server = self._server = build_server(
-            self._sessions, parts.renderer, parts.model, Door(config.host, config.public_url), parts.sink
-        )
+        keys_required = _keys_required(config, self._public(config.port))
+        self._sessions = Sessions(maker, parts.engine, keys_required=keys_required)
+        door = Door(config.host, self._public(config.port))
+        server = self._server = build_server(self._sessions, parts.renderer, parts.model, door, parts.sink)
         runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
@@ -199,12 +199,15 @@ class Gateway:
         watching = asyncio.ensure_future(watch(server))
         self._stack.callback(watching.cancel)
         port = listening.sockets[0].getsockname()[1]
-        self.url = (config.public_url or f"http://{_in_url(config.host)}:{port}").rstrip("/")
+        self.url = self._public(port) or f"http://{_in_url(config.host)}:{port}"
+
+    def _public(self, port: int) -> str | None:
+        return self._config.url(host=socket.gethostname(), port=port)
 
 
-def _keys_required(config: GatewayConfig) -> bool:
+def _keys_required(config: GatewayConfig, url: str | None) -> bool:
     """Return True if placeholder keys are refused: if configured, or if other machines can reach the gateway."""
-    public = urlsplit(config.public_url).hostname if config.public_url else None
+    public = urlsplit(url).hostname if url else None
     return config.auth == "required" or not all(is_loopback(host) for host in (config.host, public) if host)
 
 
