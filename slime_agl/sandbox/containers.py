@@ -17,11 +17,11 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from slime_agl.errors import SandboxError
 from slime_agl.sandbox import shell
+from slime_agl.sandbox.ending import Ending
 from slime_agl.sandbox.engines import Engine
 from slime_agl.sandbox.home import Home
 from slime_agl.sandbox.inside.wire import passed
@@ -75,19 +75,18 @@ class ContainerProcess:
         await self._box.kill(self._job, self._program)
 
 
-class Container:
+class Container(Ending):
     """A container that does nothing but wait; commands enter it."""
 
     def __init__(self, spec: SandboxSpec, backend: ContainerBackend) -> None:
+        super().__init__()
         self.labels: Mapping[str, str] = dict(spec.labels)
         self._spec, self._backend, self._engine = spec, backend, backend.engine
         self._network: Network = spec.network
-        self.sandbox_id = ""
         self._jobs = itertools.count(1)
         self._programs: set[Program] = set()
         self._listening: socket.socket | None = None
         self._endpoint = ""
-        self._ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         home = self._backend.home
@@ -104,11 +103,6 @@ class Container:
             await self.end()
             raise
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.end()
 
     @property
     def endpoint(self) -> str:
@@ -140,7 +134,7 @@ class Container:
             self._programs.discard(program)
         out, err = program.out.text().decode(errors="replace"), program.err.text().decode(errors="replace")
         if check and status:
-            raise SandboxError(f"sandbox {self.sandbox_id}: status {status} from `{cmd[:200]}`: {(err or out)[-400:]}")
+            raise self._failed(cmd, status, out, err)
         return status, out, err
 
     async def start(
@@ -203,12 +197,6 @@ class Container:
                 return
         await program.kill()
 
-    async def end(self) -> None:
-        """Remove the container. Idempotent; goes on when its caller is cancelled."""
-        if self._ending is None:
-            self._ending = asyncio.ensure_future(self._end())
-        await asyncio.shield(self._ending)
-
     async def _end(self) -> None:
         try:
             await self._unreach()
@@ -238,7 +226,7 @@ class Container:
 
     def _running(self) -> None:
         if not self.sandbox_id or self._ending is not None:
-            raise SandboxError(f"sandbox {self.sandbox_id or '(not created)'} is not running")
+            raise self._not_running()
 
     async def _reach(self) -> None:
         endpoint = self._spec.endpoint if self._network != "none" else ""

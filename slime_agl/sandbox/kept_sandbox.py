@@ -9,12 +9,12 @@ import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from slime_agl.errors import SandboxError
 from slime_agl.sandbox import trees
 from slime_agl.sandbox.channel import Answer, Channel
+from slime_agl.sandbox.ending import Ending
 from slime_agl.sandbox.life import Life
 from slime_agl.sandbox.protocol import Content, ExecResult, Network, SandboxSpec, absolute, checked
 from slime_agl.sandbox.reach import address_of
@@ -51,16 +51,15 @@ class KeptProcess:
             await self._channel.call("kill", job=self._number)
 
 
-class KeptSandbox:
+class KeptSandbox(Ending):
     """Owned by the event loop that entered it. `user` is ignored: everything inside runs as one user."""
 
     def __init__(self, spec: SandboxSpec, backend: KeptBackend) -> None:
-        self.sandbox_id = ""
+        super().__init__()
         self.labels: Mapping[str, str] = dict(spec.labels)
         self._spec, self._backend = spec, backend
         self._network: Network = spec.network
         self._life = Life(spec, backend)
-        self._ending: asyncio.Task[None] | None = None
         self._listening: socket.socket | None = None
         self._endpoint = ""
 
@@ -78,11 +77,6 @@ class KeptSandbox:
             await self.end()
             raise
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.end()
 
     @property
     def endpoint(self) -> str:
@@ -115,7 +109,7 @@ class KeptSandbox:
         status = done.status if status is None else status
         out, err = done.out.decode(errors="replace"), done.err.decode(errors="replace")
         if check and status:
-            raise SandboxError(f"sandbox {self.sandbox_id}: status {status} from `{cmd[:200]}`: {(err or out)[-400:]}")
+            raise self._failed(cmd, status, out, err)
         return status, out, err
 
     async def start(
@@ -160,12 +154,6 @@ class KeptSandbox:
     async def is_alive(self) -> bool:
         channel = self._life.channel
         return channel is not None and not channel.ended.done() and self._ending is None
-
-    async def end(self) -> None:
-        """End every process and remove the files. Idempotent; goes on when its caller is cancelled."""
-        if self._ending is None:
-            self._ending = asyncio.ensure_future(self._end())
-        await asyncio.shield(self._ending)
 
     async def _create(self) -> None:
         channel = await self._life.begin()
@@ -220,7 +208,7 @@ class KeptSandbox:
     def _running(self) -> Channel:
         channel = self._life.channel
         if channel is None or self._ending is not None:
-            raise SandboxError(f"sandbox {self.sandbox_id or '(not created)'} is not running")
+            raise self._not_running()
         return channel
 
     def _command(self, cmd: str, env: Mapping[str, str] | None, cwd: str | None) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
 from slime_agl.errors import SandboxError
 from slime_agl.sandbox import shell
+from slime_agl.sandbox.ending import Ending
 from slime_agl.sandbox.home import Home
 from slime_agl.sandbox.programs import spooled
 from slime_agl.sandbox.protocol import Content, ExecResult, Network, SandboxSpec, absolute
@@ -134,14 +134,13 @@ class RemoteProcess:
         )
 
 
-class RemoteSandbox:
+class RemoteSandbox(Ending):
     def __init__(self, spec: SandboxSpec, backend: RemoteBackend) -> None:
+        super().__init__()
         self.labels: Mapping[str, str] = dict(spec.labels)
         self._spec, self._backend = spec, backend
         self._network: Network = spec.network
         self._remote: Remote | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self.sandbox_id = ""
 
     async def __aenter__(self) -> Self:
         spec, backend = self._spec, self._backend
@@ -175,11 +174,6 @@ class RemoteSandbox:
             raise SandboxError(f"{backend.name} created no sandbox: {type(error).__name__}: {error}") from error
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.end()
-
     @property
     def endpoint(self) -> str:
         return self._spec.endpoint if self._network != "none" else ""
@@ -202,8 +196,7 @@ class RemoteSandbox:
         full = {**self._spec.env, **(env or {})}
         result = await self._guarded(self._live().run(script, user, full, timeout, idempotent))
         if check and result[0]:
-            said = (result[2] or result[1])[-400:]
-            raise SandboxError(f"sandbox {self.sandbox_id}: status {result[0]} from `{cmd[:200]}`: {said}")
+            raise self._failed(cmd, *result)
         return result
 
     async def start(
@@ -253,12 +246,6 @@ class RemoteSandbox:
         except SandboxError:
             return False
 
-    async def end(self) -> None:
-        """End it. Idempotent; goes on when its caller is cancelled."""
-        if self._ending is None:
-            self._ending = asyncio.ensure_future(self._end())
-        await asyncio.shield(self._ending)
-
     async def _end(self) -> None:
         try:
             if self._remote is not None:
@@ -274,7 +261,7 @@ class RemoteSandbox:
 
     def _live(self) -> Remote:
         if self._remote is None or self._ending is not None:
-            raise SandboxError(f"sandbox {self.sandbox_id or '(not created)'} is not running")
+            raise self._not_running()
         return self._remote
 
     async def _guarded(self, call):
