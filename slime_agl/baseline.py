@@ -1,4 +1,4 @@
-"""What a Sample, or a turn of one, trains on: its reward against the executions of its group."""
+"""Compute what a Sample, or one of its turns, trains on: its reward relative to the executions of its group."""
 
 from __future__ import annotations
 
@@ -89,7 +89,10 @@ def _normalised(args: Any, entries: Sequence[Scored]) -> list[float]:
 
 
 def scored(sample: Sample, group: Hashable, place: int, reward: float, turn: TurnCredit | None = None) -> Scored:
-    """What the baseline needs of a Sample, or of one of its turns. place: names an execution without rollout_id."""
+    """Extract what the baseline needs from a Sample or one of its turns.
+
+    place: identifies an execution without rollout_id.
+    """
     mask = _mask(sample) if turn is None else _mask(sample)[turn.start : turn.end]
     return Scored(
         group=group,

@@ -36,7 +36,7 @@ def shell_of(tools: list[str]) -> ShellTool:
 
 
 def solution(text: str) -> str:
-    """What solve.sh of the task does whose instruction stands in a conversation."""
+    """Return what solve.sh does for the task whose instruction appears in the conversation."""
     for task in sorted(TASKS.iterdir()):
         if (task / "instruction.md").read_text(encoding="utf-8").splitlines()[0] in text:
             script = (task / "solution" / "solve.sh").read_text(encoding="utf-8")

@@ -30,5 +30,5 @@ class TrainConfig:
                 re.compile(pattern or "")
             except re.error as error:
                 raise ConfigError(
-                    f"agl.train.{item.name} is {pattern!r}, which is no regular expression: {error}"
+                    f"agl.train.{item.name} is {pattern!r}, which is not a valid regular expression: {error}"
                 ) from error

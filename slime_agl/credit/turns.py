@@ -68,7 +68,10 @@ def unpacked(metadata: Mapping[str, Any] | None) -> list[TurnCredit]:
 
 
 def earned(emitted: Sequence[Emitted], worth: Sequence[float], segments: Sequence[Segment]) -> dict[int, float]:
-    """What each trained turn earned, by its index. worth: the value of each of `emitted`; see `per_turn.place_of`."""
+    """Sum the rewards of each trained turn, by index.
+
+    worth: the value of each of `emitted`; `per_turn.place_of` says which turn it belongs to.
+    """
     trained = sorted({index for segment in segments for index in segment.trained})
     total = dict.fromkeys(trained, 0.0)
     for item, value in zip(emitted, worth, strict=True):

@@ -18,7 +18,7 @@ def program_named(name: str, version: str = "") -> Program:
     """Find a harness. version: '' for the one that is tested here.
 
     Raises:
-        ConfigError: there is no harness of that name.
+        ConfigError: the harness is unknown.
     """
     if name not in PROGRAMS:
         raise ConfigError(f"there is no harness {name!r}.{closest(name, PROGRAMS)} Known ones: {', '.join(PROGRAMS)}")

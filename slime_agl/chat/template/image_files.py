@@ -23,7 +23,7 @@ def from_file(url: str, folder: Path | None) -> bytes:
     file out of the folder between a check and its reading.
 
     Raises:
-        TemplateError: the file does not lie below the folder, is reached over a link, is no regular file, or cannot be
+        TemplateError: the file lies outside the folder, is reached through a link, is not a regular file, or cannot be
             read; messages do not tell whether a file outside the folder exists.
     """
     if folder is None:
@@ -39,7 +39,7 @@ def from_file(url: str, folder: Path | None) -> bytes:
                 at = _opened(stack, os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at))
             file = _opened(stack, os.open(steps[-1], _FILE, dir_fd=at))
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise TemplateError(f"the image at {url[:200]!r} is no regular file")
+                raise TemplateError(f"the image at {url[:200]!r} is not a regular file")
             with open(file, "rb", closefd=False) as image:
                 return bounded(image.read(LARGEST_IMAGE + 1), url)
         except (OSError, ValueError) as error:
