@@ -79,6 +79,10 @@ class SandboxError(SlimeAglError):
     boundary = "sandbox"
 
 
+class SandboxExhausted(SandboxError):
+    """A sandbox failed as often as `agl.sandbox.retries` allows, or would fail alike again; callers do not retry it."""
+
+
 class RewardError(SlimeAglError):
     """An execution has no reward, or an unusable one."""
 

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config, HarnessConfig
 from slime_agl.engine.base import EngineInfo
+from slime_agl.errors import SandboxExhausted
 from slime_agl.execution import Execution, Job, Lane, failure_of, finish, refuse_broken, sampled_tokens
 from slime_agl.gateway import garbage
 from slime_agl.gateway.http.server import Gateway
@@ -78,7 +79,7 @@ class _SessionPort:
         failure = failure_of(status, bool(segments(sealed.ledger)), sealed.engine_errors, error_type)
         if failure == "sandbox_error":
             self._lost_sandboxes += 1
-            return self._lost_sandboxes <= self._config.sandbox.retries
+            return error_type != SandboxExhausted.__name__ and self._lost_sandboxes <= self._config.sandbox.retries
         tries = len(self.sealed) - self._lost_sandboxes
         return self._config.failure.policy(failure) == "retry" and tries < self._config.failure.max_attempts
 
