@@ -223,10 +223,11 @@ def test_an_execution_that_is_cancelled_leaves_no_process_and_no_sandbox(
     first, told, pids = tmp_path / "first", tmp_path / "told", tmp_path / "pids"
     os.mkfifo(told)
     code = (
-        "import subprocess, time\nask()\n"
+        "import subprocess, time\n"
         f"try: os.mkdir({str(first)!r})\n"
         f"except FileExistsError: open({str(told)!r}).read()\n"
         "else:\n"
+        "    ask()\n"
         "    daemon = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
         f"    open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{daemon.pid}}')\n"
         f"    open({str(told)!r}, 'w').close()\n"
