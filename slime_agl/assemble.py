@@ -28,6 +28,7 @@ from slime_agl.harness.agent import Harness
 from slime_agl.host import RolloutArgs, load_object, load_processor, where
 from slime_agl.in_process import InProcess
 from slime_agl.lightning.service import Lightning
+from slime_agl.pace import Law
 from slime_agl.runtime import Runtime
 from slime_agl.sandbox.reach import Serving
 from slime_agl.workers.build import make_fleet
@@ -111,10 +112,12 @@ def make_runtime(
     Raises:
         ConfigError, TemplateError: a part cannot be made from this configuration.
     """
+    first = config.runners.first_limit(args.concurrency)
+    law = Law(first) if config.runners.follows else None
     lightning = Lightning(
         load_agent_of(config, lambda: gateway),
         mode=config.runners.mode,
-        max_concurrency=config.runners.max_concurrency or args.concurrency,
+        max_concurrency=first if law is None else law.most,
         timeout_seconds=config.runners.timeout_seconds,
         max_attempts=max_attempts_of(config),
         end_leftovers=config.runners.end_leftovers,
@@ -142,7 +145,7 @@ def make_runtime(
         selection=Selection.of(config.train),
     )
     gateway = Gateway(config.gateway, parts)
-    return InProcess(config=config, renderer=renderer, gateway=gateway, lightning=lightning, origin=origin)
+    return InProcess(config=config, renderer=renderer, gateway=gateway, lightning=lightning, origin=origin, law=law)
 
 
 def _make_fleet(config: Config, args: RolloutArgs) -> Runtime:

@@ -24,8 +24,11 @@ class RunnersConfig:
         "auto",
         "where agents run: `async` on one event loop, `thread` in a thread each, `auto` by the kind of agent",
     )
-    max_concurrency: int | None = key(
-        None, "maximum concurrent executions; default: slime's `sglang_server_concurrency` times the number of engines"
+    max_concurrency: int | Literal["auto"] | None = key(
+        None,
+        "maximum concurrent executions; default: slime's `sglang_server_concurrency` times the number of engines; "
+        "`auto` begins with that and follows the engine, between a sixteenth and eight times it: raised while its "
+        "queue is short and its tokens suffice, lowered when it evicts conversations before their next turn",
     )
     timeout_seconds: float | None = key(
         3600.0, "deadline of an attempt, at which it is sealed, aborted and cancelled; null for none"
@@ -37,11 +40,21 @@ class RunnersConfig:
     )
 
     def __post_init__(self) -> None:
-        at_least("agl.runners.max_concurrency", self.max_concurrency, 1)
+        if self.max_concurrency != "auto":
+            at_least("agl.runners.max_concurrency", self.max_concurrency, 1)
         if self.timeout_seconds is not None and self.timeout_seconds <= 0:
             raise ConfigError(
                 f"agl.runners.timeout_seconds is {self.timeout_seconds}, it must be above 0, or null for none"
             )
+
+    @property
+    def follows(self) -> bool:
+        """The number of concurrent executions follows the engine."""
+        return self.max_concurrency == "auto"
+
+    def first_limit(self, usual: int) -> int:
+        """Concurrent executions to begin with. usual: of slime."""
+        return usual if self.max_concurrency in (None, "auto") else self.max_concurrency
 
 
 Policy = Literal["retry", "mask", "negative"]

@@ -47,6 +47,28 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine holds, over all its workers. usage: of the fullest one's tokens in use by requests, 0 to 1, None
+    if unreported; a prefix cache that nobody uses does not count.
+    """
+
+    running: int
+    waiting: int
+    usage: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """How agents strain an engine. load: None if unreported. held, reused: tokens of earlier turns with which later
+    requests began, and how many of them the engine still had in its prefix cache.
+    """
+
+    load: Load | None
+    held: int
+    reused: int
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """The replay data that every answer must hold.
 
@@ -83,6 +105,9 @@ class Engine(Protocol):
 
     async def abort_all_of(self, origin: str) -> None:
         """Ask every worker to abort the requests of another process, whose ids begin with `origin`. Never raises."""
+
+    async def reported_load(self) -> Load | None:
+        """What the engine holds, None if it does not report it. Never raises."""
 
     async def quiet(self) -> None:
         """Abort all requests of all clients and wait until every worker reports idle. Never raises."""

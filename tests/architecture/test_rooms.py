@@ -19,7 +19,7 @@ LAYERS = (
     {"trace"},
     {"record"},
     {"chat", "engine", "credit"},
-    {"host"},
+    {"host", "pace"},
     {"baseline", "advantage", "reducers"},
     {"lightning", "gateway", "local", "report", "sandbox"},
     {"export", "harness"},

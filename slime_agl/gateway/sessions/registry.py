@@ -49,6 +49,10 @@ class Sessions:
         """Number of calls in flight, over all attempts."""
         return sum(len(session.calls) for session in self._open.values())
 
+    def total(self, name: str) -> int:
+        """A counter of attempts, over those that ended and those that are open."""
+        return self.counters[name] + sum(session.counters[name] for session in self._open.values())
+
     def open(self, spec: SessionSpec) -> str:
         """Admit an attempt; return its key. Raises SlimeAglError if it was opened before."""
         name = (spec.rollout_id, spec.attempt_id)
