@@ -113,7 +113,7 @@ def make_runtime(
         ConfigError, TemplateError: a part cannot be made from this configuration.
     """
     first = config.runners.first_limit(args.concurrency)
-    law = Law(first) if config.runners.follows else None
+    law = Law(first, args.rollout_max_context_len) if config.runners.follows else None
     lightning = Lightning(
         load_agent_of(config, lambda: gateway),
         mode=config.runners.mode,

@@ -17,31 +17,42 @@ from slime_agl.engine.base import Pressure
 logger = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 2.0
-# Share of the tokens that the engine had seen: below the first it evicts what agents come back to, above the second
-# it does not.
-THRASHING, REUSED = 0.85, 0.95
+# Share of the tokens that the engine had seen, below which it evicts what agents come back to.
+THRASHING = 0.85
 # Held tokens of continued turns in a reading, below which they say nothing.
 ENOUGH_TOKENS = 4096
+# Of the executions, those with a request at the engine: below it, agents are at their tools and the engine has time.
+IDLE = 1 / 8
 # Requests that wait at the engine, for each that runs: above it, more agents only wait longer.
 QUEUED = 0.25
-# Of the engine's tokens: above it, the next conversations push out those of others.
-FULL = 0.95
-LOWERED, RAISED = 0.75, 1.125
-# Bounds on the limit, from what slime would run at a time.
-LEAST, MOST = 1 / 16, 8
+# Weight of the newest reading of what runs and waits, which is of one moment, and of the length of what just ended.
+NEWEST = 0.4
+# Of the limit, the executions that must have ended since its last change before what it did can be told.
+TOLD = 1 / 4
+# Factors: while conversations fit, beyond that, and for a decrease.
+DOUBLED, RAISED, LOWERED = 2.0, 1.125, 0.75
+# Bounds on the limit, from what slime would run at a time, and where it begins if the engine does not say what fits.
+LEAST, FIRST, MOST = 1 / 16, 1 / 4, 8
 
 
 class Law:
-    """The limit, by additive growth while the engine can take more and a quick decrease when it cannot.
+    """The limit: as many executions as the engine can cache, and more while their agents are mostly at their tools.
 
-    first: the limit to begin with. It stays between a sixteenth and eight times it.
+    Conversations that do not fit evict each other, each before its next turn. An engine with time to spare loses
+    nothing by computing them again; one without does.
+
+    usual: what slime would run at a time; the limit stays between a sixteenth of it and eight times it. longest: bound
+    on the tokens of an execution, from which the first limit follows; None if unknown.
     """
 
-    def __init__(self, first: int) -> None:
-        self.limit = first
-        self.least, self.most = max(1, int(first * LEAST)), first * MOST
+    def __init__(self, usual: int, longest: int | None = None) -> None:
+        self._length = float(longest or 0)
+        self.least, self.most = max(1, int(usual * LEAST)), usual * MOST
+        self.limit = max(self.least, int(usual * FIRST))
         self.lowered = self.raised = 0
-        self._settling = self._caches = False
+        self._begun = self._known = self._caches = False
+        self._running = self._waiting = 0.0
+        self._ended = 0
 
     def update(self, reading: Pressure, *, busy: int, waiting: int) -> int:
         """Return the new limit.
@@ -49,30 +60,65 @@ class Law:
         reading: of the time since the last one. busy: executions that run. waiting: those that would, if the limit were
         higher.
         """
-        self._caches = self._caches or (reading.held >= ENOUGH_TOKENS and reading.reused >= REUSED * reading.held)
-        self._settling = self._settling and busy > self.limit
-        if self._settling:
-            return self.limit  # the last decrease has not come about yet: what is read is still of more agents
-        if self._too_many(reading):
-            self.limit = max(self.least, int(min(self.limit, busy or self.limit) * LOWERED))
-            self.lowered += 1
-            self._settling = busy > self.limit
-        elif waiting and busy >= self.limit and self._may_take_more(reading):
-            self.limit = min(self.most, max(self.limit + 1, int(self.limit * RAISED)))
-            self.raised += 1
+        self._note(reading)
+        fits = self._fits(reading)
+        if not self._begun:
+            self._begun = True
+            self.limit = min(self.limit, self._bounded(self.limit if fits is None else fits))
+        elif fits is not None and self._known and self.limit < fits:
+            if waiting and busy >= self.limit:
+                self._change(min(fits, self.limit * DOUBLED))
+        elif busy <= self.limit and self._ended >= TOLD * self.limit:  # else what is read is still of another limit
+            if self._thrashes(reading) and not self._idle(busy):
+                self._change(max(fits or 0.0, min(self.limit, busy or self.limit) * LOWERED))
+            elif waiting and busy == self.limit and self._takes_more(reading, fits, busy):
+                self._change(max(self.limit + 1, self.limit * RAISED))
         return self.limit
 
-    def _too_many(self, reading: Pressure) -> bool:
-        # An engine that has never kept a conversation has no cache that fewer agents could save.
-        return self._caches and reading.held >= ENOUGH_TOKENS and reading.reused < THRASHING * reading.held
+    def _change(self, limit: float) -> None:
+        before, self.limit = self.limit, self._bounded(limit)
+        self.raised += self.limit > before
+        self.lowered += self.limit < before
+        self._ended = 0
 
-    def _may_take_more(self, reading: Pressure) -> bool:
-        load = reading.load
-        if load is None or load.waiting > QUEUED * load.running:
+    def _bounded(self, limit: float) -> int:
+        return min(self.most, max(self.least, int(limit)))
+
+    def _fits(self, reading: Pressure) -> float | None:
+        """Executions of the mean length whose tokens the engine can hold, None if unknown."""
+        capacity = reading.load.capacity if reading.load is not None else None
+        return capacity / self._length if capacity and self._length else None
+
+    def _thrashes(self, reading: Pressure) -> bool:
+        # An engine that has never kept a conversation has no cache that fewer agents could save.
+        kept = _kept(reading)
+        return self._caches and kept is not None and kept < THRASHING
+
+    def _takes_more(self, reading: Pressure, fits: float | None, busy: int) -> bool:
+        """Whether it is worth to go beyond what fits; where that is unknown, beyond what runs well."""
+        if reading.load is None:
             return False
-        if self._caches and reading.held >= ENOUGH_TOKENS and reading.reused < REUSED * reading.held:
-            return False
-        return load.usage is None or load.usage < FULL
+        return self._idle(busy) if fits is not None else self._waiting <= QUEUED * self._running
+
+    def _idle(self, busy: int) -> bool:
+        return self._running + self._waiting < IDLE * busy
+
+    def _note(self, reading: Pressure) -> None:
+        kept = _kept(reading)
+        self._caches = self._caches or (kept is not None and kept >= THRASHING)
+        if reading.load is not None:
+            self._running += NEWEST * (reading.load.running - self._running)
+            self._waiting += NEWEST * (reading.load.waiting - self._waiting)
+        if reading.ended:
+            mean = reading.ended_tokens / reading.ended
+            self._length += (NEWEST if self._known else 1.0) * (mean - self._length)
+            self._known = True
+            self._ended += reading.ended
+
+
+def _kept(reading: Pressure) -> float | None:
+    """Share of the tokens of earlier turns that the engine still had, None if there were too few to say."""
+    return reading.reused / reading.held if reading.held >= ENOUGH_TOKENS else None
 
 
 class Room:
@@ -164,7 +210,7 @@ class Pace:
         self._read, self._demand, self._apply, self._pause = read, demand, apply, pause
         self._task: asyncio.Task[None] | None = None
         self._parked = False
-        self._held = self._reused = 0
+        self._last = Pressure(load=None)
 
     def go_on(self) -> None:
         """Begin, or end a stay. On the runtime's loop; idempotent."""
@@ -202,10 +248,5 @@ class Pace:
                 logger.debug("no reading of the engine: %r", error)
                 continue
             if not self._parked:
-                self._apply(law.update(self._since(reading), busy=busy, waiting=waiting))
-
-    def _since(self, reading: Pressure) -> Pressure:
-        """The pressure with its counts since the last reading; a worker that died has taken its counts along."""
-        held, reused = max(0, reading.held - self._held), max(0, reading.reused - self._reused)
-        self._held, self._reused = reading.held, reading.reused
-        return Pressure(load=reading.load, held=held, reused=min(held, reused))
+                self._apply(law.update(reading.since(self._last), busy=busy, waiting=waiting))
+            self._last = reading

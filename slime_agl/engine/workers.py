@@ -136,7 +136,8 @@ class Workers:
         if totals[0] is None or totals[1] is None:
             return None
         usages = [usage for rank in ranks if rank and (usage := _share(rank.get("token_usage"))) is not None]
-        return Load(totals[0], totals[1], max(usages, default=None))
+        capacity = _total([_count(rank.get("max_total_num_tokens")) if rank else None for rank in ranks])
+        return Load(totals[0], totals[1], max(usages, default=None), capacity or None)
 
     async def info(self) -> EngineInfo:
         """Self-description of the first worker that answers, else of the router; unknown if neither answers."""

@@ -67,7 +67,7 @@ def make_fleet(config: Config, args: RolloutArgs, renderer: Renderer, *, at: Sit
     workers = config.workers
     at = at or site(workers)
     limit = config.runners.first_limit(args.concurrency)
-    law = Law(limit) if config.runners.follows else None
+    law = Law(limit, args.rollout_max_context_len) if config.runners.follows else None
     arguments = portable_arguments(vars(args.raw))
     environment = _environment(workers.env)
 

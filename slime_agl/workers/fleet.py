@@ -69,7 +69,7 @@ class Fleet:
         self.most_bytes = most_bytes
         self._transport, self._plan, self._count, self._died = transport, plan, count, died
         self._home = RuntimeLoop()
-        self._crew = Crew(limit)
+        self._crew = Crew(limit if law is None else law.limit)
         self._pace = Pace(law, read=self.pressure, demand=self._crew.demand, apply=self._crew.resize)
         self._numbers, self._tickets = itertools.count(), itertools.count()
         self._hello: Hello | None = None
@@ -249,8 +249,7 @@ class Fleet:
     async def pressure(self) -> Pressure:
         """See Runtime; the workers share the engine, so one of them tells its load."""
         found: list[Pressure] = await self._everyone("pressure")
-        load = next((one.load for one in found if one.load is not None), None)
-        return Pressure(load=load, held=sum(one.held for one in found), reused=sum(one.reused for one in found))
+        return Pressure.over(found)
 
     async def _start(self) -> None:
         seconds = self.config.workers.start_seconds

@@ -19,13 +19,14 @@ _begun: set[str] = set()
 
 @agl.rollout
 async def together(task: Any, llm: agl.LLM) -> float:
-    """Ask once; end when three in this process have begun."""
+    """Ask once; the first four end, the others when three of them run at a time in this process."""
     async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
         await client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": str(task)}])
     _begun.add(llm.endpoint)
-    if len(_begun) >= 3:
-        _THREE.set()
-    await _THREE.wait()
+    if len(_begun) > 4:
+        if len(_begun) >= 7:
+            _THREE.set()
+        await _THREE.wait()
     return 1.0
 
 

@@ -124,7 +124,13 @@ class Gateway:
 
         async def read(sessions: Sessions) -> Pressure:
             load = await self._parts.engine.reported_load()
-            return Pressure(load=load, held=sessions.total(HELD), reused=sessions.total(REUSED))
+            return Pressure(
+                load=load,
+                held=sessions.total(HELD),
+                reused=sessions.total(REUSED),
+                ended=sessions.ended,
+                ended_tokens=sessions.ended_tokens,
+            )
 
         return await self._call(read)
 

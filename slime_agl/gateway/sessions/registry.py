@@ -40,6 +40,7 @@ class Sessions:
         self._gates: dict[str, Gate] = {}
         self._bounds: dict[int | None, Bounds] = {}
         self.counters: Counter[str] = Counter()
+        self.ended = self.ended_tokens = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -157,6 +158,9 @@ class Sessions:
             del self._open[name]
             self._ended[name] = None
         self.counters.update(session.counters)
+        if session.ledger.turns:
+            self.ended += 1
+            self.ended_tokens += sum(len(turn.new_ids) + turn.output_length for turn in session.ledger.turns)
         return session.leave()
 
     async def _quiet(self, session: Session) -> None:
