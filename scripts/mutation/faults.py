@@ -328,4 +328,59 @@ FAULTS: dict[str, Fault] = {
         "pass",
         POOL + "test_a_sandbox_ends_when_its_time_is_over",
     ),
+    # credit, teachers, export, workers, pace
+    "tool tokens are discounted over": Fault(
+        "slime_agl/credit/gae.py",
+        "places = [np.flatnonzero(mask) for mask in masks]",
+        "places = [np.arange(len(mask)) for mask in masks]",
+        "tests/credit/test_gae.py",
+    ),
+    "a turn's reward is the next turn's": Fault(
+        "slime_agl/credit/turns.py",
+        "following = [plain[after.index] for _, (after, _, _) in pairwise(spans)] + [0.0]",
+        "following = [0.0] + [plain[after.index] for _, (after, _, _) in pairwise(spans)]",
+        "tests/credit/test_turns.py::test_returns_and_rewards_of_one_segment",
+    ),
+    "turns of other prompts are compared": Fault(
+        "slime_agl/credit/turns.py",
+        "members.setdefault(state, []).append(at)",
+        'members.setdefault((state[0], ""), []).append(at)',
+        "tests/credit/test_turns.py::test_turns_of_a_state_are_compared_with_each_other_only",
+    ),
+    "a teacher's scores are one token late": Fault(
+        "slime_agl/engine/score.py",
+        "extra={FIRST_ASKED: len(ids) - count - 1},",
+        "extra={FIRST_ASKED: len(ids) - count},",
+        "tests/rollout/test_rollout_teacher.py::test_every_token_of_every_sample_is_scored_at_its_place",
+    ),
+    "glue is exported as sampled": Fault(
+        "slime_agl/export/rows.py",
+        'sampled += array("b", bytes(len(turn.new_ids)))',
+        'sampled += array("b", bytes([1]) * len(turn.new_ids))',
+        "tests/rollout/test_rollout_sft.py",
+    ),
+    "a call cancelled before it begins is not answered": Fault(
+        "slime_agl/workers/child.py",
+        "        await asyncio.wait({call})\n",
+        "        await call\n",
+        "tests/workers/test_links.py::test_a_call_that_is_cancelled_before_it_could_begin_ends[subprocess]",
+    ),
+    "a custom tool's call is sent as JSON": Fault(
+        "slime_agl/chat/template/freeform.py",
+        "        return given[ARGUMENT]\n",
+        "        return arguments\n",
+        "tests/gateway/test_gateway_fields.py",
+    ),
+    "a limit that falls puts nobody off": Fault(
+        "slime_agl/pace.py",
+        "        self._limit = limit\n        self._let_in()\n",
+        "        self._limit = None\n        self._let_in()\n",
+        "tests/test_pace.py::test_a_room_lets_in_as_many_as_its_limit_in_their_order",
+    ),
+    "failed creations multiply": Fault(
+        "slime_agl/in_process.py",
+        "return error_type != SandboxExhausted.__name__ and",
+        "return",
+        "tests/harness/test_harness_command.py::test_retries_of_sandboxes_and_of_executions_do_not_multiply",
+    ),
 }
