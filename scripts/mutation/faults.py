@@ -353,11 +353,11 @@ FAULTS: dict[str, Fault] = {
         "extra={FIRST_ASKED: len(ids) - count},",
         "tests/rollout/test_rollout_teacher.py::test_every_token_of_every_sample_is_scored_at_its_place",
     ),
-    "glue is exported as sampled": Fault(
+    "an exported mask begins with the prompt": Fault(
         "slime_agl/export/rows.py",
-        'sampled += array("b", bytes(len(turn.new_ids)))',
-        'sampled += array("b", bytes([1]) * len(turn.new_ids))',
-        "tests/rollout/test_rollout_sft.py",
+        'mask = array("b", bytes(max(0, len(tokens) - len(sample.mask)))) + sample.mask',
+        'mask = sample.mask + array("b", bytes(max(0, len(tokens) - len(sample.mask))))',
+        "tests/rollout/test_rollout_sft.py::test_sft_trains_on_the_very_tokens_of_the_run",
     ),
     "a call cancelled before it begins is not answered": Fault(
         "slime_agl/workers/child.py",
