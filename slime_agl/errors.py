@@ -10,6 +10,22 @@ import difflib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+__all__ = [
+    "AgentError",
+    "ConfigError",
+    "EngineError",
+    "EngineRejected",
+    "EngineUnavailable",
+    "HostError",
+    "InvariantError",
+    "RecordError",
+    "RewardError",
+    "SandboxError",
+    "SlimeAglError",
+    "TeacherError",
+    "TemplateError",
+]
+
 
 class SlimeAglError(Exception):
     """Base of all deliberate errors. `boundary` names the side that has to act."""

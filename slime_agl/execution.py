@@ -18,6 +18,8 @@ from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Account, Segment, account, segments
 from slime_agl.trace.turn import SKIPPED
 
+__all__ = ["Execution"]
+
 if TYPE_CHECKING:
     from slime_agl.lightning._agl import Span
 
