@@ -292,7 +292,7 @@ class Config:
 
 
 def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of every configuration key, in order; the source of the README's table."""
+    """(key, default, meaning) of every configuration key, in order; the source of the guide's table."""
     rows = []
     for item in dataclasses.fields(cls):
         name = f"{prefix}.{key_of(item)}"
@@ -309,7 +309,7 @@ def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, st
 
 
 def table() -> str:
-    """The configuration keys as a Markdown table, for the README."""
+    """The configuration keys as a Markdown table, for the guide."""
     rows = "".join(f"| `{name}` | `{default}` | {meaning} |\n" for name, default, meaning in describe())
     return "| key | default | meaning |\n|---|---|---|\n" + rows.replace("| `` |", "| |")
 

@@ -56,8 +56,9 @@ def test_the_shell_is_told_where_a_file_or_a_directory_is_wanted(words: tuple[st
     assert offered(*words) == [(kind, words[-1])]
 
 
-def test_the_readmes_lines_give_each_shell_its_script():
-    asked = re.findall(r"_SLIME_AGL_COMPLETE=(\w+) slime-agl", (ROOT / "README.md").read_text(encoding="utf-8"))
+def test_the_guides_lines_give_each_shell_its_script():
+    page = ROOT / "slime_agl" / "guide" / "commands.md"
+    asked = re.findall(r"_SLIME_AGL_COMPLETE=(\w+) slime-agl", page.read_text(encoding="utf-8"))
     assert asked == ["bash_source", "zsh_source", "fish_source"]
     for instruction in asked:
         shell = instruction.removesuffix("_source")
