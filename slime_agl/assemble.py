@@ -186,7 +186,7 @@ def _template(path: Any) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--chat-template-path {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"chat_template_path {path} cannot be read: {error.strerror}") from error
 
 
 class _Live:

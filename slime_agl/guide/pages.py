@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slime_agl.errors import ConfigError, closest
+from slime_agl.errors import SlimeAglError, closest
 
 FOLDER = Path(__file__).parent
 # Pages that this does not name come last, by name.
@@ -30,6 +30,12 @@ ORDER = (
     "api",
     "changelog",
 )
+
+
+class NoPage(SlimeAglError, LookupError):
+    """The guide has no page of that name."""
+
+    boundary = "guide"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +87,11 @@ def page(name: str) -> Page:
     """Read a page by its name, in any case.
 
     Raises:
-        ConfigError: there is none; names the nearest, and the pages with a heading that contains the name.
+        NoPage: there is none; names the nearest, and the pages with a heading that contains the name.
     """
     known = names()
     if name.lower() not in known:
-        raise ConfigError(f"the guide has no page {name!r}.{_instead(name, known)}")
+        raise NoPage(f"there is no page {name!r}.{_instead(name, known)}")
     return Page(name.lower(), (FOLDER / f"{name.lower()}.md").read_text(encoding="utf-8"))
 
 

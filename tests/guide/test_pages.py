@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 import slime_agl.cli.guide as command
 from slime_agl.cli.main import main
-from slime_agl.errors import ConfigError
 from slime_agl.guide import pages
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +92,7 @@ def test_an_unknown_topic_is_answered_with_what_is_near(asked: str, told: str) -
 
 
 def test_a_name_is_no_path() -> None:
-    with pytest.raises(ConfigError, match="no page"):
+    with pytest.raises(pages.NoPage, match="no page"):
         pages.page("../guide/agents")
 
 

@@ -116,7 +116,7 @@ def test_every_yaml_loads(block: Block, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_agent_of_the_readme_has_eight_lines_and_trains(fake_sglang, run_rollout) -> None:
-    block = _block("README.md", "async def solver")
+    block = _block("README.md", "def solver")
     assert len([line for line in block.text.splitlines() if line.strip()]) == 8
     space: dict[str, object] = {}
     exec(compile(block.text, str(block), "exec"), space)
