@@ -26,7 +26,8 @@ from tests.slime_flags import known_flags, slime_folder
 
 FLAG = r"(?<![\w-])--[a-z][a-z0-9-]+"
 COMMANDS = list(commands())
-OURS = [(block, words) for block, words in COMMANDS if words[0] == "slime-agl"]
+# Each once, wherever it stands first.
+OURS = list({tuple(words): (block, words) for block, words in reversed(COMMANDS) if words[0] == "slime-agl"}.values())
 # Too slow, or without the machine for it; each has tests of its own. Their options are checked here.
 ONLY_PARSED = {"demo", "engine", "tasks", "train-demo"}
 ANSWER = "It is 4."
