@@ -72,7 +72,7 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
     return raw, rewards_by_sample(args, samples, raw)
 
 
-def teacher_only(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
+def teacher_only(args: Any, samples: list[Sample]) -> tuple[list[Any], list[float]]:
     """For --custom-reward-post-process-path in a pure distillation: rewards are logged, and only the teacher trains.
 
     Returns the raw rewards, and zeros. A Sample without reward counts as 0.
