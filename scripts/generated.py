@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from slime_agl.preflight import estimators, weights
 
 ROOT = Path(__file__).parents[1]
 GUIDE = pages.FOLDER
+# Of code blocks in the guide, which a terminal of 100 columns shows unbroken; and where docstrings break at the latest.
+WIDTH, BROKEN_AT = 94, 111
 
 
 def api() -> str:
@@ -75,7 +78,30 @@ def _name(name: str, value: Any) -> Iterator[str]:
 
 
 def _doc(value: Any) -> str:
-    return f"```text\n{inspect.cleandoc(value.__doc__)}\n```\n"
+    return f"```text\n{_narrowed(inspect.cleandoc(value.__doc__))}\n```\n"
+
+
+def _narrowed(text: str) -> str:
+    """Fit a docstring into WIDTH columns. Lines that were broken for their length are joined before; others stay."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        before = lines[-1] if lines else ""
+        indent, outer = (len(one) - len(one.lstrip()) for one in (line, before))
+        hangs = indent == (outer + 4 if outer else 0)
+        last = before.rsplit("\n", 1)[-1]
+        if before and line.strip() and hangs and len(last) + 1 + len(line.split()[0]) > BROKEN_AT:
+            lines[-1] = f"{before}\n{line.strip()}"
+        else:
+            lines.append(line)
+    return "\n".join(_wrapped(line.replace("\n", " ")) if len(line) > WIDTH else line for line in lines)
+
+
+def _wrapped(line: str) -> str:
+    indent = " " * (len(line) - len(line.lstrip()))
+    hanging = indent if not indent else f"{indent}    "
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
 
 
 class _Written(str):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import sys
 
 import click
 from click.shell_completion import CompletionItem
 
 from slime_agl.guide import pages
-
-WIDEST = 100
 
 
 def _topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -31,7 +28,9 @@ def guide(topic: str | None, search: str | None) -> None:
     elif topic is None:
         _list()
     elif sys.stdout.isatty():
-        click.echo_via_pager(_rendered(pages.page(topic).text))
+        from slime_agl.cli.markdown import rendered  # keeps help and Tab completion fast
+
+        click.echo_via_pager(rendered(pages.page(topic).text))
     else:
         click.echo(pages.page(topic).text, nl=False)
 
@@ -51,15 +50,3 @@ def _search(words: str, topic: str | None) -> None:
     if not found:
         click.secho(f"no line of the guide contains {words!r}", err=True, fg="red")
         sys.exit(1)
-
-
-def _rendered(text: str) -> str:
-    """Markdown as a terminal shows it."""
-    from rich.console import Console  # keeps help and Tab completion fast
-    from rich.markdown import Markdown
-
-    width = min(Console().width, WIDEST)
-    console = Console(file=io.StringIO(), force_terminal=True, width=width)
-    with console.capture() as captured:
-        console.print(Markdown(text))
-    return captured.get()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from click.testing import CliRunner
 
 import slime_agl.cli.guide as command
 from slime_agl.cli.main import main
+from slime_agl.cli.markdown import rendered
 from slime_agl.guide import pages
+from tests.guide.documents import blocks
 
 ROOT = Path(__file__).parents[2]
 # A page that the order names but that this checkout may lack would be a broken promise; there is none.
@@ -53,17 +56,36 @@ def test_a_page_goes_to_a_pipe_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_page_is_rendered_for_a_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_terminal_of_any_width_shows_every_letter_of_a_page(name: str, width: int) -> None:
+    text = pages.page(name).text
+    shown, whole = (plain(rendered(text, one)) for one in (width, 3000))
+    assert max(map(len, shown.splitlines())) <= width
+    assert letters(shown) == letters(whole)
+    assert pages.page(name).title in shown and "```" not in shown and "<!--" not in shown
+
+
+def test_a_terminal_of_100_columns_breaks_no_line_of_code() -> None:
+    for block in blocks("bash", "yaml", "python", "text", ""):
+        if block.path.parent == pages.FOLDER:
+            assert max(map(len, block.text.splitlines())) <= 96, block
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\", "", text)
+
+
+def letters(text: str) -> Counter[str]:
+    return Counter(letter for letter in text if letter.isalnum())
+
+
+def test_a_page_goes_to_a_pager_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     paged: list[str] = []
     monkeypatch.setattr(command.click, "echo_via_pager", paged.append)
     monkeypatch.setattr(command, "sys", _Terminal())
     monkeypatch.setenv("COLUMNS", "90")
-    assert invoke(name).exit_code == 0
-    (text,) = paged
-    assert "\x1b[" in text
-    plain = re.sub(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\", "", text)
-    assert max(map(len, plain.splitlines())) <= 90
-    assert pages.page(name).title in " ".join(plain.split()) and "```" not in plain and "<!--" not in plain
+    assert invoke("metrics").exit_code == 0
+    assert paged == [rendered(pages.page("metrics").text, 90)] and "\x1b[" in paged[0]
 
 
 class _Terminal:
