@@ -25,6 +25,7 @@ NOT_CANONICAL = TRAIN + "test_a_sampling_that_is_not_canonical_is_kept_as_it_was
 ONE_SEGMENT = TRAIN + "test_tool_calls_results_and_users_are_one_segment"
 ESCAPES, POOL = "tests/sandbox/test_sandbox_escapes.py::", "tests/sandbox/test_sandbox_pool.py::"
 PARALLEL = "tests/gateway/test_gateway_parallel.py"
+METRICS = "tests/guide/test_metrics_page.py::"
 OWN_REWARD = BELONGS + "test_every_sample_has_the_reward_of_its_own_execution"
 SAMPLES, TURNS, SAMPLING = (
     "slime_agl/executor/samples.py",
@@ -382,5 +383,24 @@ FAULTS: dict[str, Fault] = {
         "return error_type != SandboxExhausted.__name__ and",
         "return",
         "tests/harness/test_harness_command.py::test_retries_of_sandboxes_and_of_executions_do_not_multiply",
+    ),
+    # the guide
+    "a metric without a row in the guide": Fault(
+        "slime_agl/rollout/tally.py",
+        'self._counts["dangling_reward_links"]',
+        'self._counts["lost_reward_links"]',
+        METRICS + "test_every_counted_name_has_a_row",
+    ),
+    "a reason of a fork without a row": Fault(
+        CONVERSATION,
+        'return "history_edited"',
+        'return "history_changed"',
+        METRICS + "test_every_reason_of_a_fork_has_a_row",
+    ),
+    "a terminal cuts long names": Fault(
+        "slime_agl/cli/markdown.py",
+        'table.add_column(title, overflow="fold", width=width)',
+        'table.add_column(title, overflow="ellipsis", width=width)',
+        "tests/guide/test_pages.py::test_a_terminal_of_any_width_shows_every_letter_of_a_page",
     ),
 }
