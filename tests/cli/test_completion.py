@@ -36,6 +36,10 @@ def test_commands_are_completed():
     assert offered("do") == [("plain", "doctor")]
 
 
+def test_pages_of_the_guide_are_completed():
+    assert offered("guide", "met") == [("plain", "methods"), ("plain", "metrics")]
+
+
 def test_options_of_a_command_are_completed():
     assert ("plain", "--agent") in offered("check", "--")
     assert offered("audit", "--history", "") == [("plain", "append"), ("plain", "template")]
