@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,8 +25,12 @@ from slime_agl.preflight import estimators, weights
 
 ROOT = Path(__file__).parents[1]
 GUIDE = pages.FOLDER
-# Of code blocks in the guide, which a terminal of 100 columns shows unbroken; and where docstrings break at the latest.
-WIDTH, BROKEN_AT = 94, 111
+# Columns of code blocks in the guide, which a terminal of 100 columns shows unbroken; and of a docstring's lines that are
+# longer, because the next word did not fit.
+WIDTH, BROKEN_AT = 94, 96
+# A line of a table: a word, and what it means in a second column. It begins something, and so does `parameter: ...`.
+TABULAR = re.compile(r"(\s*\S+ {2,})\S")
+BEGINS = re.compile(r"\s*\S+ {2,}\S|\w+(, \w+)*: ")
 
 
 def api() -> str:
@@ -84,24 +89,28 @@ def _doc(value: Any) -> str:
 def _narrowed(text: str) -> str:
     """Fit a docstring into WIDTH columns. Lines that were broken for their length are joined before; others stay."""
     lines: list[str] = []
+    broken = False  # the last of them, for its length
     for line in text.splitlines():
         before = lines[-1] if lines else ""
-        indent, outer = (len(one) - len(one.lstrip()) for one in (line, before))
-        hangs = indent == (outer + 4 if outer else 0)
-        last = before.rsplit("\n", 1)[-1]
-        if before and line.strip() and hangs and len(last) + 1 + len(line.split()[0]) > BROKEN_AT:
-            lines[-1] = f"{before}\n{line.strip()}"
+        indent, outer, column = _indent(line), _indent(before), TABULAR.match(before)
+        goes_on = broken and (indent == outer + 4 or indent == outer == 0) and not BEGINS.match(line)
+        if line.strip() and (goes_on or (column and indent == column.end(1))):
+            lines[-1] = f"{before} {line.strip()}"
         else:
             lines.append(line)
-    return "\n".join(_wrapped(line.replace("\n", " ")) if len(line) > WIDTH else line for line in lines)
+        broken = len(line) > BROKEN_AT
+    return "\n".join(_wrapped(line) if len(line) > WIDTH else line for line in lines)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _wrapped(line: str) -> str:
-    indent = " " * (len(line) - len(line.lstrip()))
-    hanging = indent if not indent else f"{indent}    "
-    return textwrap.fill(
-        line, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
-    )
+    column = TABULAR.match(line)
+    indent = _indent(line)
+    hanging = " " * (column.end(1) if column else indent + 4 if indent else 0)
+    return textwrap.fill(line, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
 
 
 class _Written(str):
