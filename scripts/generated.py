@@ -25,7 +25,7 @@ from slime_agl.preflight import estimators, weights
 
 ROOT = Path(__file__).parents[1]
 GUIDE = pages.FOLDER
-# Columns of code blocks in the guide, which a terminal of 100 columns shows unbroken; and of a docstring's lines that are
+# Columns of code blocks in the guide, which a terminal of 100 columns shows unbroken; and of docstring lines that are
 # longer, because the next word did not fit.
 WIDTH, BROKEN_AT = 94, 96
 # A line of a table: a word, and what it means in a second column. It begins something, and so does `parameter: ...`.
