@@ -16,7 +16,7 @@ from slime_agl.execution import Failure
 from slime_agl.gateway.turn.selection import _FINDS
 from slime_agl.guide.pages import page
 from slime_agl.harness.phases import Phase
-from slime_agl.rollout.lasting import CONTAINED, SANDBOXES, WORKERS
+from slime_agl.rollout.lasting import CONTAINED, LIMIT, PACE, SANDBOXES, WORKERS
 from slime_agl.testing.agents import tool_agent
 from slime_agl.trace.turn import SKIPPED
 
@@ -62,6 +62,19 @@ def texts(node: ast.AST | None) -> list[str]:
     return []
 
 
+def constants(wanted: Path) -> dict[str, ast.AST]:
+    """The names that a module gives to values, also several at a time."""
+    found: dict[str, ast.AST] = {}
+    for path, node in walk(ast.Assign):
+        target = node.targets[0]
+        if path == wanted and isinstance(target, ast.Name):
+            found[target.id] = node.value
+        elif path == wanted and isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = zip(target.elts, node.value.elts, strict=True)
+            found |= {one.id: value for one, value in pairs if isinstance(one, ast.Name)}
+    return found
+
+
 def last_name(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
@@ -76,7 +89,9 @@ def counted() -> set[str]:
         owner = last_name(function.value)
         if owner in COUNTERS or (owner == "self" and path.name in {"session.py", "tally.py"}):
             prefix = "harness/" if owner == "phases" else ""
-            found |= {prefix + text for text in texts(node.args[0])}
+            name = node.args[0]
+            name = constants(path).get(name.id) if isinstance(name, ast.Name) else name
+            found |= {prefix + text for text in texts(name)}
     for path, node in walk(ast.Subscript):
         if path.name == "tally.py" and last_name(node.value) in {"_counts", "values"}:
             found |= set(texts(node.slice))
@@ -94,7 +109,7 @@ def counted() -> set[str]:
     for _, node in walk(ast.keyword):
         if node.arg == "cut_by_context":
             found.add(node.arg)
-    found |= {*CONTAINED, *WORKERS, *SANDBOXES, "ignored_fields/*", "hosted_tools/*", "harness/ms/*"}
+    found |= {*CONTAINED, *WORKERS, *SANDBOXES, *PACE, LIMIT, "ignored_fields/*", "hosted_tools/*", "harness/ms/*"}
     # What is left are the places that pass names on, and figures of an evaluation, which `passing.py` names.
     return found - {"*", "harness/*", "*/*", "*/*_low", "*/*_high"}
 
