@@ -27,8 +27,8 @@ class RunnersConfig:
     max_concurrency: int | Literal["auto"] | None = key(
         None,
         "maximum concurrent executions; default: slime's `sglang_server_concurrency` times the number of engines; "
-        "`auto` begins with that and follows the engine, between a sixteenth and eight times it: raised while its "
-        "queue is short and its tokens suffice, lowered when it evicts conversations before their next turn",
+        "`auto` follows the engine, between a sixteenth and eight times that: as many as its cache holds, by the "
+        "lengths of the executions that ended, and more while agents are mostly at their tools",
     )
     timeout_seconds: float | None = key(
         3600.0, "deadline of an attempt, at which it is sealed, aborted and cancelled; null for none"
