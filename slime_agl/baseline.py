@@ -23,7 +23,7 @@ def rewards_by_sample(args: Any, samples: list[Sample], raw: Sequence[float]) ->
         scored(sample, group, at, reward)
         for at, (sample, group, reward) in enumerate(zip(samples, group_names(args, samples), raw, strict=True))
     ]
-    return _normalised(args, entries)
+    return by_execution(args, entries)
 
 
 def rewards_by_token(
@@ -44,7 +44,7 @@ def rewards_by_token(
                 rows[at][turn.start + trained[-1]] = turn.reward
         return vectors(rows)
     entries = [scored(samples[at], names[at], at, turn.value, turn) for at, turn in places]
-    for (at, turn), advantage in zip(places, _advantages(args, places, entries), strict=True):
+    for (at, turn), advantage in zip(places, by_turn(args, entries, [turn for _, turn in places]), strict=True):
         rows[at][turn.start : turn.end] = advantage
     return vectors(rows)
 
@@ -53,19 +53,22 @@ def _whole(sample: Sample, reward: float) -> TurnCredit:
     return TurnCredit(start=0, end=max(1, sample.response_length), value=reward, reward=reward, total=reward)
 
 
-def _advantages(args: Any, places: Sequence[tuple[int, TurnCredit]], entries: Sequence[Scored]) -> Sequence[float]:
+def by_turn(args: Any, entries: Sequence[Scored], turns: Sequence[TurnCredit], *, exact: bool = True) -> list[float]:
+    """The advantage of each turn of a batch by `agl.credit.baseline`.
+
+    entries: per turn, with its value as reward. args, exact: see `by_execution`.
+    """
     if not normalises_groups(args):
         return [0.0 if entry.removed else entry.reward for entry in entries]
     section = getattr(args, "agl", None)
     credit = CreditConfig() if section is None else Config.read(section).credit
     if credit.baseline != "state":
-        return _normalised(args, entries)
-    episode = _normalised(
-        args, [replace(entry, reward=turn.total) for entry, (_, turn) in zip(entries, places, strict=True)]
-    )
+        return by_execution(args, entries, exact=exact)
+    whole = [replace(entry, reward=turn.total) for entry, turn in zip(entries, turns, strict=True)]
+    episode = by_execution(args, whole, exact=exact)
     kept = [at for at, entry in enumerate(entries) if not entry.removed]
     alike = relative_to_state(
-        [(entries[at].group, places[at][1].state) for at in kept],
+        [(entries[at].group, turns[at].state) for at in kept],
         [entries[at].reward for at in kept],
         scale=scales_groups(args),
         least_std=LEAST_STD,
@@ -75,11 +78,16 @@ def _advantages(args: Any, places: Sequence[tuple[int, TurnCredit]], entries: Se
     return episode
 
 
-def _normalised(args: Any, entries: Sequence[Scored]) -> list[float]:
+def by_execution(args: Any, entries: Sequence[Scored], *, exact: bool = True) -> list[float]:
+    """Rewards relative to their group, in which each execution counts once.
+
+    args: slime's namespace; a missing argument counts as slime's default. exact: as `host.estimators.normalised`.
+    """
     groups = groups_of(entries)
     rows = normalised(
         [(group.values, group.within, [entries[at].reward for at in group.members]) for group in groups],
         scale=scales_groups(args),
+        exact=exact,
     )
     rewards = [0.0] * len(entries)
     for group, row in zip(groups, rows, strict=True):

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from slime_agl.credit.turns import KEY
 from slime_agl.execution import Execution
 from slime_agl.host import Sample
-from slime_agl.record.run import RecordedExecution, RecordedSample
+from slime_agl.record.run import RecordedCredit, RecordedExecution, RecordedSample
 
 LONGEST_ATTRIBUTE = 2000
 
@@ -18,16 +19,19 @@ LONGEST_ATTRIBUTE = 2000
 class Verdict:
     """Samples of an execution as they were delivered or dropped. row: of the data source, or None.
 
-    dataset: the eval dataset of the row, '' in training.
+    dataset: the eval dataset of the row, '' in training. unused: why they were not delivered, '' if they were.
     """
 
     reward: Any
     samples: tuple[RecordedSample, ...]
     row: dict[str, object] | None
     dataset: str = ""
+    unused: str = ""
 
 
-def verdict(samples: Sequence[Sample], *, with_row: bool, dataset: str = "", prompt: int | None = None) -> Verdict:
+def verdict(
+    samples: Sequence[Sample], *, with_row: bool, dataset: str = "", prompt: int | None = None, unused: str = ""
+) -> Verdict:
     """samples: those of one execution, scored or not. with_row: include the data row.
 
     dataset, prompt: in an evaluation, the dataset and the number of the row in it, which is recorded as the group.
@@ -35,7 +39,7 @@ def verdict(samples: Sequence[Sample], *, with_row: bool, dataset: str = "", pro
     told = tuple(map(_sample, samples))
     if prompt is not None:
         told = tuple(replace(one, group_index=prompt) for one in told)
-    return Verdict(samples[0].reward, told, _row(samples[0]) if with_row else None, dataset)
+    return Verdict(samples[0].reward, told, _row(samples[0]) if with_row else None, dataset, unused)
 
 
 def recorded(execution: Execution, found: Verdict) -> RecordedExecution:
@@ -59,6 +63,7 @@ def recorded(execution: Execution, found: Verdict) -> RecordedExecution:
         refused=execution.refused,
         said={} if any(turn.media is not None for turn in execution.ledger.turns) else execution.said,
         dataset=found.dataset,
+        unused=found.unused,
     )
 
 
@@ -73,15 +78,17 @@ def _row(sample: Sample) -> dict[str, object]:
 
 
 def _sample(sample: Sample) -> RecordedSample:
+    provenance = (sample.metadata or {}).get("agl", {})
     return RecordedSample(
         index=sample.index,
         group_index=sample.group_index,
         rollout_id=sample.rollout_id,
-        segment=(sample.metadata or {}).get("agl", {}).get("segment", 0),
+        segment=provenance.get("segment", 0),
         status=sample.status.value,
         reward=sample.reward,
         mask=array("b", sample.loss_mask or ()),
         removed=bool(sample.remove_sample),
+        credit=tuple(RecordedCredit(*turn) for turn in provenance.get(KEY, ())),
     )
 
 

@@ -47,7 +47,9 @@ def ensure_reward_post_process(args: Any) -> bool:
     return True
 
 
-def normalised(groups: Sequence[tuple[Sequence[float], float, Sequence[float]]], *, scale: bool) -> list[list[float]]:
+def normalised(
+    groups: Sequence[tuple[Sequence[float], float, Sequence[float]]], *, scale: bool, exact: bool = True
+) -> list[list[float]]:
     """Subtract each group's mean and, with `scale`, divide by its standard deviation + 1e-6; in float32.
 
     groups: per group the values of its executions, the variance of reward within them (added to the squared standard
@@ -55,12 +57,13 @@ def normalised(groups: Sequence[tuple[Sequence[float], float, Sequence[float]]],
 
     Computed as slime does, with torch over a matrix of groups (with numpy if torch is missing, which may differ in the
     last bit). Groups of one size share a matrix, so a batch that fits slime's matrix is summed in the same order.
+    exact: False takes numpy, for views, which need not wait for torch to load.
     """
     sizes: dict[int, list[int]] = {}
     for at, (values, _, _) in enumerate(groups):
         sizes.setdefault(len(values), []).append(at)
     out = [[0.0] * len(rewards) for _, _, rewards in groups]
-    statistics = _torch_normalised if importlib.util.find_spec("torch") else _numpy_normalised
+    statistics = _torch_normalised if exact and importlib.util.find_spec("torch") else _numpy_normalised
     for size, members in sizes.items():
         if size >= 2:
             values, within, rewards = zip(*(groups[at] for at in members), strict=True)

@@ -14,7 +14,17 @@ import orjson
 from slime_agl.errors import EngineFailure, InvariantError, RecordError
 from slime_agl.record.blot import BLOTTED_ID
 from slime_agl.record.codec import decode_ledger
-from slime_agl.record.run import FORMAT, READS, SUFFIX, Record, RecordedExecution, RecordedSample, Try, worker_of
+from slime_agl.record.run import (
+    FORMAT,
+    READS,
+    SUFFIX,
+    Record,
+    RecordedCredit,
+    RecordedExecution,
+    RecordedSample,
+    Try,
+    worker_of,
+)
 from slime_agl.record.said import decode_said
 from slime_agl.record.steps import by_step, listed_some, merged
 from slime_agl.record.wire import (
@@ -213,6 +223,7 @@ def _execution(data: Mapping[str, object]) -> RecordedExecution:
         refused=text(data.get("refused", ""), "refused"),
         said=decode_said(data["said"], len(ledger.turns)) if "said" in data else {},
         dataset=text(data.get("dataset", ""), "dataset"),
+        unused=text(data.get("unused", ""), "unused"),
         **fields_of(data, _SCALARS),
     )
 
@@ -247,7 +258,27 @@ def _sample(data: object, ledger: Ledger, longest: int) -> RecordedSample:
     if scalars["segment"] < 0:
         raise ValueError(f"sample {scalars['index']} is of segment {scalars['segment']}")
     sample = mapping(data, "sample")
-    return RecordedSample(**scalars, reward=shallow(sample["reward"], "reward"), mask=_mask(sample["mask"], longest))
+    mask = _mask(sample["mask"], longest)
+    return RecordedSample(
+        **scalars,
+        reward=shallow(sample["reward"], "reward"),
+        mask=mask,
+        credit=tuple(_credit(one, len(mask)) for one in listed(sample.get("credit", []), "credit")),
+    )
+
+
+def _credit(data: object, response: int) -> RecordedCredit:
+    start, end, value, reward, state, total = listed(data, "credit")
+    credit = RecordedCredit(
+        one_of(start, "credit", INTEGER),
+        one_of(end, "credit", INTEGER),
+        *(float(one_of(one, "credit", NUMBER)) for one in (value, reward)),
+        text(state, "credit"),
+        float(one_of(total, "credit", NUMBER)),
+    )
+    if not 0 <= credit.start < credit.end <= response:
+        raise ValueError(f"credit is for tokens {start} to {end} of a response of {response} tokens")
+    return credit
 
 
 def _counts(data: object, name: str) -> dict[str, int]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
@@ -57,12 +57,23 @@ def worker_of(path: Path) -> int | None:
     return int(match["number"]) if match else None
 
 
+class RecordedCredit(NamedTuple):
+    """The credit of one trained turn of a Sample, as `slime_agl.credit.turns.TurnCredit` explains it."""
+
+    start: int
+    end: int
+    value: float
+    reward: float
+    state: str = ""
+    total: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSample:
     """A training sample, except for what the ledger already holds.
 
     segment: its index among the execution's segments. mask: its loss mask, one entry per response token.
-    removed: whether slime was told to drop it.
+    removed: whether slime was told to drop it. credit: of its turns, empty unless `agl.credit.span` is `turn`.
     """
 
     index: int | None
@@ -73,6 +84,7 @@ class RecordedSample:
     reward: object
     mask: array
     removed: bool = False
+    credit: tuple[RecordedCredit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +110,8 @@ class RecordedExecution:
     row: prompt, label, metadata and custom_rm_path of the Sample it was made from, if `task` does not hold them.
     blotted: number of credentials removed, by place. refused: as in Execution.
     said: messages by turn; turns whose prompt the agent rendered itself have none, nor has an execution with images.
-    dataset: the eval dataset of its row, '' in training.
+    dataset: the eval dataset of its row, '' in training. unused: why its group was not delivered to the trainer, such
+    as `filtered`; '' if it was.
     """
 
     ledger: Ledger
@@ -119,6 +132,7 @@ class RecordedExecution:
     refused: str = ""
     said: Mapping[int, Said] = field(default_factory=dict)
     dataset: str = ""
+    unused: str = ""
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -293,8 +307,11 @@ def _encode(execution: RecordedExecution) -> dict[str, object]:
         "blotted": dict(execution.blotted),
         "said": encode_said(execution.said),
         "dataset": execution.dataset,
+        "unused": execution.unused,
         "samples": [
-            {name: getattr(sample, name) for name in _SAMPLE_SCALARS} | {"mask": _stretches(sample.mask)}
+            {name: getattr(sample, name) for name in _SAMPLE_SCALARS}
+            | {"mask": _stretches(sample.mask)}
+            | ({"credit": [list(turn) for turn in sample.credit]} if sample.credit else {})
             for sample in execution.samples
         ],
         "ledger": encode_ledger(execution.ledger),

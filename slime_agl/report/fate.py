@@ -31,7 +31,7 @@ def fates(execution: RecordedExecution) -> list[TurnFate]:
     trained = {turn.index: array("b", bytes(turn.output_length)) for turn in execution.ledger.turns}
     parts = execution.segments
     for sample in execution.samples:
-        if sample.segment < len(parts) and not sample.removed:
+        if sample.segment < len(parts) and not sample.removed and not execution.unused:
             for turn, marks in _marks(execution, parts[sample.segment], sample):
                 mine = trained[turn.index]
                 trained[turn.index] = array("b", [a | b for a, b in zip(mine, marks, strict=True)])
@@ -73,4 +73,4 @@ def _numbered(segment: Segment, first: int) -> list[tuple[int, Turn]]:
 def _why(execution: RecordedExecution, turn: Turn) -> str:
     if not turn.output_length:
         return "nothing sampled"
-    return turn.untrained or execution.failure or "masked"
+    return turn.untrained or execution.unused or execution.failure or "masked"

@@ -25,6 +25,14 @@ ARGUMENTS = tuple(
     group_rm reward_key eval_reward_key
     """.split()
 )
+# Those that decide what a reward trains.
+TRAINER = (
+    "advantage_estimator",
+    "rewards_normalization",
+    "grpo_std_normalization",
+    "custom_reward_post_process_path",
+    "custom_advantage_function_path",
+)
 
 
 class Books:
@@ -56,6 +64,7 @@ class Books:
             "context_length": runtime.engine_info.context_length,
             "agl": args.agl,
             "arguments": {name: getattr(args, name) for name in ARGUMENTS},
+            "trainer": {name: getattr(args, name, getattr(args.raw, name, None)) for name in TRAINER},
             "slime_agl": __version__,
         }
         self._path, self._header = Path(config.record_dir) / f"{name}-{step:06d}{SUFFIX}", header
@@ -72,7 +81,7 @@ class Books:
             self.tally.add(entry.summary, entry.samples, unused=unused, off_policy=entry.off_policy)
             if self._writer is None:
                 continue
-            found = verdict(entry.samples, with_row=self._rows, dataset=dataset, prompt=prompt)
+            found = verdict(entry.samples, with_row=self._rows, dataset=dataset, prompt=prompt, unused=unused)
             if isinstance(entry.kept, Execution):
                 self._writer.write(recorded(entry.kept, found))
             elif isinstance(entry.kept, Kept):

@@ -29,9 +29,13 @@ def made(
     output: int = 3,
     masked_turns: int = 0,
     versions: tuple[str, ...] = ("1",),
+    fork: str = "",
     **facts: Any,
 ) -> RecordedExecution:
-    """A chain of 1 + `masked_turns` turns of `output` tokens, the first one trained. Turns take `versions` in turn."""
+    """A chain of 1 + `masked_turns` turns of `output` tokens, the first one trained. Turns take `versions` in turn.
+
+    facts: of the execution.
+    """
     ledger = Ledger(rollout_id, "at-0")
     for index in range(1 + masked_turns):
         ids = [*(n % 256 + 1 for n in range(output - 1)), END_ID]
@@ -48,6 +52,7 @@ def made(
                 new_ids=array("i", [ASK_ID]),
                 parts=(part,),
                 turn_id=f"turn-{index}",
+                fork=fork,
             )
         )
     mask = [int(not facts.get("failure"))] * output + ([0] * (1 + output)) * masked_turns
@@ -57,7 +62,7 @@ def made(
         rollout_id=0,
         segment=0,
         status="completed",
-        reward=1.0,
+        reward=facts.get("reward", 1.0),
         mask=array("b", mask),
         removed=bool(facts.get("failure")),
     )
