@@ -21,6 +21,7 @@ from slime_agl.cli.rerun.command import rerun
 from slime_agl.cli.tasks.command import tasks
 from slime_agl.cli.train_demo.command import train_demo
 from slime_agl.cli.visible import echo, make_log_visible
+from slime_agl.cli.watch.command import watch
 from slime_agl.errors import SlimeAglError
 
 LOCAL_EXTRA = "the local engine and the demos need: pip install -e '.[local]', in the clone of slime_agl"
@@ -75,6 +76,7 @@ main.add_command(rerun)
 main.add_command(_renamed(rerun), "replay")
 main.add_command(tasks)
 main.add_command(train_demo)
+main.add_command(watch)
 
 
 if __name__ == "__main__":

@@ -76,14 +76,14 @@ def _read_step(files: Sequence[Path]) -> Record:
     for file in files:
         try:
             parts.append(read_record(file))
-        except _Headless as error:
+        except Headless as error:
             unread[file] = str(error)
     if not parts:
         raise RecordError("; ".join(unread.values()))
     return merged(parts, unread)
 
 
-class _Headless(RecordError):
+class Headless(RecordError):
     """A file without one whole line."""
 
 
@@ -93,9 +93,9 @@ def read_record(path: Path) -> Record:
     Raises:
         RecordError: the file cannot be opened, or its first line is not a header.
     """
-    with _opened(path) as file:
+    with open_record(path) as file:
         lines = _lines(file)
-        header = _header(path, next(lines, (1, b"")))
+        header = read_header(path, next(lines, (1, b""))[1])
         tokens: dict[int, bytes] = {}
         executions: list[RecordedExecution] = []
         workers: set[int] = set()
@@ -106,8 +106,8 @@ def read_record(path: Path) -> Record:
                 torn = len(line)
                 break
             try:
-                _take(line, tokens, executions, workers)
-            except (LookupError, TypeError, ValueError, OverflowError, RecursionError, InvariantError) as error:
+                take_line(line, tokens, executions, workers)
+            except MALFORMED as error:
                 skipped.append(f"line {number} is skipped ({type(error).__name__}: {error})")
     return Record(
         path=path,
@@ -120,7 +120,8 @@ def read_record(path: Path) -> Record:
     )
 
 
-def _opened(path: Path) -> BinaryIO:
+def open_record(path: Path) -> BinaryIO:
+    """Open a record. Raises RecordError if it cannot be opened, or is not a regular file."""
     try:
         # O_NONBLOCK: opening a pipe would wait for its writer.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
@@ -144,10 +145,15 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def _header(path: Path, first: tuple[int, bytes]) -> dict[str, object]:
-    line = first[1]
+def read_header(path: Path, line: bytes) -> dict[str, object]:
+    """The header of a file from its first line.
+
+    Raises:
+        Headless: the line is not whole.
+        RecordError: it is not the header of a record that this version reads.
+    """
     if not line.endswith(b"\n"):
-        raise _Headless(f"{path} holds no whole line ({len(line)} bytes); the run ended before the header was written")
+        raise Headless(f"{path} holds no whole line ({len(line)} bytes); the run ended before the header was written")
     try:
         header = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -180,7 +186,12 @@ def _checked(header: dict[str, object]) -> dict[str, object]:
     return header | {name: check(header[name]) for name, check in kinds.items() if name in header}
 
 
-def _take(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecution], workers: set[int]) -> None:
+# What `take_line` raises for a line that is not of a record.
+MALFORMED = (LookupError, TypeError, ValueError, OverflowError, RecursionError, InvariantError)
+
+
+def take_line(line: bytes, tokens: dict[int, bytes], executions: list[RecordedExecution], workers: set[int]) -> None:
+    """Add what a line after the header holds. Raises one of MALFORMED if it is not of a record."""
     if line == b"\n":
         raise ValueError(f"it is empty, or has more than {LONGEST_LINE} bytes")
     entry = mapping(orjson.loads(line), "the line")
