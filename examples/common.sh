@@ -1,31 +1,38 @@
-# Shared by the examples' run.sh, which source it with HERE set to the example's folder.
-# The arrays are slime's flags; a run.sh may add to any of them.
+# What is the same for all examples: paths, the model, the trainer's settings, Ray. A run.sh sets HERE to its folder
+# and FLAGS to the flags that matter to it, sources this, and may change any array before it calls `main`.
 # shellcheck shell=bash
 
 NAME="$(basename -- "$HERE")"
-REPO="$(cd -- "$HERE/../.." && pwd)"
+PARENT="$(cd -- "$HERE/.." && pwd)"        # on the import path: the agent is $NAME.agent
+COMMON_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+REPO="$(cd -- "$COMMON_DIR/.." && pwd)"    # the clone of slime_agl, unless this is a copy
 SLIME_DIR="${SLIME_DIR:-/root/slime}"
 MEGATRON_DIR="${MEGATRON_DIR:-/root/Megatron-LM}"
 CKPT_DIR="${CKPT_DIR:-/root}"
 NUM_GPUS="${NUM_GPUS:-$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)}"
 TP="$((NUM_GPUS >= 2 ? 2 : 1))"
-MODEL=Qwen3-4B                # the checkpoints are $CKPT_DIR/$MODEL and $CKPT_DIR/${MODEL}_torch_dist
-MODEL_SCRIPT=qwen3-4B.sh      # in slime's scripts/models, sets MODEL_ARGS
+MODEL="${MODEL:-Qwen3-4B}"                      # the checkpoints are $CKPT_DIR/$MODEL and $CKPT_DIR/${MODEL}_torch_dist
+MODEL_SCRIPT="${MODEL_SCRIPT:-qwen3-4B.sh}"     # in slime's scripts/models, sets MODEL_ARGS
 DRIVER=train.py
 
 fail() { echo "run.sh: $*" >&2; exit 1; }
 
-# Run the example without GPU or slime, in the environment of scripts/install; $SLIME_AGL_PYTHON names another.
-# LOCAL: python's arguments.
-LOCAL=("$REPO/examples/local.py" "$NAME")
+is_clone() { [ -x "$REPO/scripts/install" ] && [ -d "$REPO/slime_agl" ]; }
+
+# Run the example without GPU or slime: in the environment of scripts/install in the clone, with python3 in a copy;
+# $SLIME_AGL_PYTHON names another. LOCAL: python's arguments.
+LOCAL=("$COMMON_DIR/local.py" "$HERE")
 run_locally() {
-    if [ -z "${SLIME_AGL_PYTHON:-}" ]; then
+    local python="${SLIME_AGL_PYTHON:-python3}"
+    if [ -z "${SLIME_AGL_PYTHON:-}" ] && is_clone; then
         "$REPO/scripts/install" "${LOCAL_EXTRAS[@]}"
-        SLIME_AGL_PYTHON="${SLIME_AGL_VENV:-$REPO/.venv}/bin/python"
+        python="${SLIME_AGL_VENV:-$REPO/.venv}/bin/python"
     fi
-    need_packages "$SLIME_AGL_PYTHON"
-    PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}" exec "$SLIME_AGL_PYTHON" "${LOCAL[@]}" "$@"
+    need_packages "$python"
+    PYTHONPATH="$(import_path)${PYTHONPATH:+:$PYTHONPATH}" exec "$python" "${LOCAL[@]}" "$@"
 }
+
+import_path() { if is_clone; then echo "$REPO:$PARENT"; else echo "$PARENT"; fi; }
 
 # Stop unless the agent's packages are installed; importing them would take seconds. NEEDS: import name and package
 # in turn.
@@ -38,34 +45,6 @@ need_packages() {
             fail "$1 has no package ${NEEDS[at + 1]}; run: $1 -m pip install '${NEEDS[at + 1]}'"
     done
 }
-
-AGENT_ARGS=(
-    --rollout-function-path slime_agl.rollout.generate
-    --custom-rm-path slime_agl.reward.custom_rm
-    --custom-reward-post-process-path slime_agl.reward.normalize_rewards  # an execution may give several Samples
-    --custom-config-path "$HERE/agl.yaml"
-)
-
-# No --apply-chat-template: agents write their own messages, the row's prompt is part of them.
-DATA_ARGS=(
-    --prompt-data "$HERE/train.jsonl"
-    --input-key prompt
-    --label-key label
-    --metadata-key metadata
-    --rollout-shuffle
-)
-
-# A turn has at most --rollout-max-response-len tokens, a whole conversation --rollout-max-context-len.
-ROLLOUT_ARGS=(
-    --num-rollout 100
-    --rollout-batch-size 16
-    --n-samples-per-prompt 8
-    --global-batch-size 128
-    --rollout-max-response-len 2048
-    --rollout-max-context-len 16384
-    --rollout-temperature 1
-    --balance-data
-)
 
 EVAL_ARGS=(
     --eval-interval 20
@@ -84,6 +63,7 @@ PERF_ARGS=(
     --recompute-num-layers 1
     --use-dynamic-batch-size
     --max-tokens-per-gpu 16384
+    --balance-data
 )
 
 GRPO_ARGS=(
@@ -110,7 +90,6 @@ SGLANG_ARGS=(
     --rollout-num-gpus-per-engine "$TP"
     --sglang-mem-fraction-static 0.7
     --router-policy consistent_hashing
-    --sglang-tool-call-parser qwen25
 )
 
 MISC_ARGS=(
@@ -124,19 +103,19 @@ MISC_ARGS=(
 # Where actor and engines live; fully_async puts them on different GPUs.
 PLACEMENT_ARGS=(--actor-num-nodes 1 --actor-num-gpus-per-node "$NUM_GPUS" --colocate)
 
-# All arguments of slime's driver, in TRAIN_ARGS.
+# All arguments of slime's driver, in TRAIN_ARGS. FLAGS come last: of a flag that is given twice, the last counts.
 collect_args() {
     # shellcheck source=/dev/null
     source "$SLIME_DIR/scripts/models/$MODEL_SCRIPT"
     TRAIN_ARGS=(
-        "${PLACEMENT_ARGS[@]}" "${MODEL_ARGS[@]}" "${AGENT_ARGS[@]}" "${DATA_ARGS[@]}"
+        "${PLACEMENT_ARGS[@]}" "${MODEL_ARGS[@]}"
         --hf-checkpoint "$CKPT_DIR/$MODEL"
         --ref-load "$CKPT_DIR/${MODEL}_torch_dist"
         --load "$CKPT_DIR/${MODEL}_$NAME"
         --save "$CKPT_DIR/${MODEL}_$NAME"
         --save-interval 20
-        "${ROLLOUT_ARGS[@]}" "${EVAL_ARGS[@]}" "${PERF_ARGS[@]}" "${GRPO_ARGS[@]}" "${OPTIMIZER_ARGS[@]}"
-        "${SGLANG_ARGS[@]}" "${MISC_ARGS[@]}"
+        "${EVAL_ARGS[@]}" "${PERF_ARGS[@]}" "${GRPO_ARGS[@]}" "${OPTIMIZER_ARGS[@]}"
+        "${SGLANG_ARGS[@]}" "${MISC_ARGS[@]}" "${FLAGS[@]}"
     )
 }
 
@@ -144,7 +123,7 @@ collect_args() {
 runtime_env() {
     local nvlinks
     nvlinks="$(nvidia-smi topo -m 2>/dev/null | grep -c 'NV[0-9]' || true)"
-    python3 - "$MEGATRON_DIR:$REPO:$REPO/examples" "$((nvlinks > 0))" "$REPO/examples" <<'PY'
+    python3 - "$MEGATRON_DIR:$(import_path)" "$((nvlinks > 0))" "$PARENT" <<'PY'
 import json, sys
 
 print(json.dumps({"env_vars": {

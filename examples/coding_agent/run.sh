@@ -2,21 +2,48 @@
 # Train Qwen3-4B as the model of a coding program, with slime, on the GPUs of one machine.
 #
 #   run.sh            inside slime's container image, with the checkpoints in place
-#   run.sh --local    no GPU, no slime, no model: the real program on this machine, with scripted answers;
-#                     --harness NAME takes another program than mini_swe_agent, or `own` the one of this folder
+#   run.sh --local    no GPU, no slime: the real program on this machine, scripted answers: no model that fits a
+#                     laptop programs; --harness NAME takes another program than mini_swe_agent, or `own` this folder's
 #   run.sh --print    slime's arguments, one per line
 #
-# Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, NUM_GPUS (defaults: the container's paths and all GPUs).
+# Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, MODEL, NUM_GPUS (defaults: the container's paths, Qwen3-4B, all GPUs).
 set -euo pipefail
 
 HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
-source "$HERE/../common.sh"
 
-# Programs bring long prompts, and some start conversations of their own: an execution may yield several Samples.
-ROLLOUT_ARGS+=(
+# The flags that matter here. common.sh has those that are the same for all examples.
+FLAGS=(
+    --rollout-function-path slime_agl.rollout.generate
+    --custom-rm-path slime_agl.reward.custom_rm
+    --custom-reward-post-process-path slime_agl.reward.normalize_rewards
+    --custom-config-path "$HERE/agl.yaml"
+
+    # Rows: the agent writes its own messages, so there is no --apply-chat-template.
+    --prompt-data "$HERE/train.jsonl"
+    --input-key prompt
+    --label-key label
+    --metadata-key metadata
+    --rollout-shuffle
+
+    # A step: prompts, executions of each, and what the optimizer takes at once.
+    --num-rollout 100
     --rollout-batch-size 8
+    --n-samples-per-prompt 8
     --global-batch-size 64
+
+    # A turn has at most --rollout-max-response-len tokens, a whole conversation --rollout-max-context-len.
+    --rollout-max-response-len 2048
     --rollout-max-context-len 32768
+    --rollout-temperature 1
+
+    # Programs bring long prompts, and some start conversations of their own: an execution may yield several Samples.
+
+    # The model's syntax of tool calls, in SGLang's words.
+    --sglang-tool-call-parser qwen25
 )
+
+COMMON="$HERE/common.sh"  # in a copy that `slime-agl new` made
+[ -f "$COMMON" ] || COMMON="$HERE/../common.sh"
+source "$COMMON"
 
 main "$@"

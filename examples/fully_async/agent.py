@@ -13,6 +13,19 @@ import agentlightning as agl
 from openai import AsyncOpenAI
 
 SYSTEM = "Keep a running total. Answer each number with a line `Total: NUMBER` and nothing else."
+MAX_TOKENS = 24
+
+# Shows the answer's form, which small models do not take from the instruction.
+EXAMPLES = [
+    {"role": "user", "content": "Start at 20."},
+    {"role": "assistant", "content": "Total: 20"},
+    {"role": "user", "content": "Add 15."},
+    {"role": "assistant", "content": "20 + 15 = 35. Total: 35"},
+    {"role": "user", "content": "Start at 61."},
+    {"role": "assistant", "content": "Total: 61"},
+    {"role": "user", "content": "Add 7."},
+    {"role": "assistant", "content": "61 + 7 = 68. Total: 68"},
+]
 
 
 class Task(TypedDict):
@@ -26,12 +39,12 @@ class Task(TypedDict):
 async def fully_async(task: Task, llm: agl.LLM) -> float:
     """Send one number per turn. Returns the fraction of totals that were right."""
     numbers = [int(number) for number in task["numbers"].split()]
-    messages: list[Any] = [{"role": "system", "content": SYSTEM}]
+    messages: list[Any] = [{"role": "system", "content": SYSTEM}, *EXAMPLES]
     right = 0
     async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
         for at, number in enumerate(numbers, 1):
-            messages.append({"role": "user", "content": f"{number}"})
-            completion = await client.chat.completions.create(model=llm.model, messages=messages)
+            messages.append({"role": "user", "content": f"Add {number}." if at > 1 else f"Start at {number}."})
+            completion = await client.chat.completions.create(model=llm.model, messages=messages, max_tokens=MAX_TOKENS)
             message = completion.choices[0].message
             messages.append(message.model_dump(exclude_none=True))
             right += total_of(message.content or "") == sum(numbers[:at])

@@ -5,20 +5,48 @@
 #   run.sh --local    no GPU, no slime: the same rollout with SmolLM2-135M on this machine's CPU
 #   run.sh --print    slime's arguments, one per line
 #
-# Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, NUM_GPUS (defaults: the container's paths and all GPUs).
+# Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, MODEL, NUM_GPUS (defaults: the container's paths, Qwen3-4B, all GPUs).
 set -euo pipefail
 
 HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
-source "$HERE/../common.sh"
 
-# A laptop-sized model is good enough for this agent: --local runs scripts/demo.
-LOCAL=(-m slime_agl.cli.main demo)
+# The flags that matter here. common.sh has those that are the same for all examples.
+FLAGS=(
+    --rollout-function-path slime_agl.rollout.generate
+    --custom-rm-path slime_agl.reward.custom_rm
+    --custom-reward-post-process-path slime_agl.reward.normalize_rewards
+    --custom-config-path "$HERE/agl.yaml"
+
+    # Rows: the agent writes its own messages, so there is no --apply-chat-template.
+    --prompt-data "$HERE/train.jsonl"
+    --input-key prompt
+    --label-key label
+    --metadata-key metadata
+    --rollout-shuffle
+
+    # A step: prompts, executions of each, and what the optimizer takes at once.
+    --num-rollout 100
+    --rollout-batch-size 16
+    --n-samples-per-prompt 8
+    --global-batch-size 128
+
+    # A turn has at most --rollout-max-response-len tokens, a whole conversation --rollout-max-context-len.
+    --rollout-max-response-len 512
+    --rollout-max-context-len 4096
+    --rollout-temperature 1
+
+    # The agent's few tokens per turn leave none for thinking.
+    --apply-chat-template-kwargs '{"enable_thinking": false}'
+    --eval-max-response-len 512
+    --max-tokens-per-gpu 9216
+)
+
+COMMON="$HERE/common.sh"  # in a copy that `slime-agl new` made
+[ -f "$COMMON" ] || COMMON="$HERE/../common.sh"
+source "$COMMON"
+
+# --local runs what scripts/demo runs, unless this is a copy.
+if is_clone; then LOCAL=(-m slime_agl.cli.main demo); fi
 LOCAL_EXTRAS=()
-
-# The agent's few tokens per turn leave none for thinking.
-DATA_ARGS+=(--apply-chat-template-kwargs '{"enable_thinking": false}')
-ROLLOUT_ARGS+=(--rollout-max-response-len 512 --rollout-max-context-len 4096)
-EVAL_ARGS+=(--eval-max-response-len 512)
-PERF_ARGS+=(--max-tokens-per-gpu 9216)
 
 main "$@"

@@ -17,7 +17,8 @@ from langchain_openai import ChatOpenAI
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
-from sandbox import run_python
+
+from .sandbox import run_python
 
 MAX_TURNS = 6
 PROGRAM_SECONDS = 5.0

@@ -17,6 +17,7 @@ from slime_agl.cli.engine import engine
 from slime_agl.cli.export import export
 from slime_agl.cli.guide import guide
 from slime_agl.cli.inspect.command import inspect
+from slime_agl.cli.new.command import new
 from slime_agl.cli.rerun.command import rerun
 from slime_agl.cli.tasks.command import tasks
 from slime_agl.cli.train_demo.command import train_demo
@@ -72,6 +73,7 @@ main.add_command(engine)
 main.add_command(export)
 main.add_command(guide)
 main.add_command(inspect)
+main.add_command(new)
 main.add_command(rerun)
 main.add_command(_renamed(rerun), "replay")
 main.add_command(tasks)

@@ -25,6 +25,8 @@ from slime_agl.report.reencoding import Recode, look_at_re_encoding
 from slime_agl.rollout import shutdown
 
 TEACHER_TOLERANCE = 1e-4
+# A dry run has one step, after which nothing may go on, and no trainer for a teacher's scores.
+LEFT_OUT = ("async", "teacher")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +86,8 @@ def _arguments(plan: DryRun, record: Path) -> dict[str, Any]:
         "prompt_data": str(plan.data),
         "input_key": plan.input_key,
         "label_key": plan.label_key,
-        # A teacher is for the trainer, which a dry run has none of.
-        "agl": {name: value for name, value in plan.section.items() if name != "teacher"} | {"record_dir": str(record)},
+        "agl": {name: value for name, value in plan.section.items() if name not in LEFT_OUT}
+        | {"record_dir": str(record)},
         "rollout_batch_size": plan.rows,
         "n_samples_per_prompt": plan.samples,
         "rollout_max_response_len": plan.tokens,

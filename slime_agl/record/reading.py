@@ -283,7 +283,8 @@ def _credit(data: object, response: int) -> RecordedCredit:
     credit = RecordedCredit(
         one_of(start, "credit", INTEGER),
         one_of(end, "credit", INTEGER),
-        *(float(one_of(one, "credit", NUMBER)) for one in (value, reward)),
+        float(one_of(value, "credit", NUMBER)),
+        float(one_of(reward, "credit", NUMBER)),
         text(state, "credit"),
         float(one_of(total, "credit", NUMBER)),
     )

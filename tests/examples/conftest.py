@@ -28,13 +28,13 @@ def run_example(run_rollout: Any, fake_sglang: Any, token_exact: Any) -> Callabl
 
     def run(name: str, luck: float = 0.0, count: int = 2, **overrides: Any) -> Any:
         local = load_local()
-        given = local.settings(name)
+        given = local.settings(EXAMPLES / name)
         if program := overrides.pop("harness", ""):
-            given = local.with_program(given, program)
+            given = local.with_program(given, program, EXAMPLES / name)
             fake_sglang.context_length = overrides["rollout_max_context_len"] = local.CONTEXT
         lines = (EXAMPLES / name / "train.jsonl").read_text(encoding="utf-8").splitlines()
         rows = overrides.pop("rows", None) or [json.loads(line) for line in lines[:count]]
-        fake_sglang.answer_with(overrides.pop("answer", None) or local.responder(name, lambda index: luck))
+        fake_sglang.answer_with(overrides.pop("answer", None) or local.responder(EXAMPLES / name, lambda index: luck))
         section = {key: value for key, value in given["agl"].items() if key != "agent"}
         path = "custom_reward_post_process_path"
         more = {path: given[path], "rollout_max_response_len": given["rollout_max_response_len"], **overrides}

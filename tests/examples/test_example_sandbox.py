@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def run(tmp_path: Path):
-    from sandbox import run_python
+    from retool.sandbox import run_python
 
     return lambda code, **more: run_python(["-I", "-c", code], cwd=tmp_path, **more)
 

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Distil a teacher into Qwen3-4B on the agent's own conversations, with slime, on the GPUs of one machine.
+#
+#   run.sh            inside slime's container image, with the checkpoints in place and the
+#                     teacher served at the URL that agl.yaml names
+#   run.sh --local    no GPU, no slime: the same rollout with SmolLM2-135M on this machine's CPU; the policy is its own
+#                     teacher there, so the divergence must be 0
+#   run.sh --print    slime's arguments, one per line
+#
+# Variables: SLIME_DIR, MEGATRON_DIR, CKPT_DIR, MODEL, NUM_GPUS (defaults: the container's paths, Qwen3-4B, all GPUs).
+set -euo pipefail
+
+HERE="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+
+# The flags that matter here. common.sh has those that are the same for all examples.
+FLAGS=(
+    --rollout-function-path slime_agl.rollout.generate
+    --custom-rm-path slime_agl.reward.custom_rm
+    --custom-reward-post-process-path slime_agl.reward.teacher_only
+    --custom-config-path "$HERE/agl.yaml"
+
+    # Rows: the agent writes its own messages, so there is no --apply-chat-template.
+    --prompt-data "$HERE/train.jsonl"
+    --input-key prompt
+    --label-key label
+    --metadata-key metadata
+    --rollout-shuffle
+
+    # A step: prompts, executions of each, and what the optimizer takes at once.
+    --num-rollout 100
+    --rollout-batch-size 16
+    --n-samples-per-prompt 8
+    --global-batch-size 128
+
+    # A turn has at most --rollout-max-response-len tokens, a whole conversation --rollout-max-context-len.
+    --rollout-max-response-len 512
+    --rollout-max-context-len 4096
+    --rollout-temperature 1
+
+    # slime subtracts the teacher's reverse KL divergence from the advantages; teacher_only leaves rewards out of them.
+    --use-opd
+    --opd-type sglang
+    --opd-kl-coef 1.0
+    --apply-chat-template-kwargs '{"enable_thinking": false}'
+)
+
+COMMON="$HERE/common.sh"  # in a copy that `slime-agl new` made
+[ -f "$COMMON" ] || COMMON="$HERE/../common.sh"
+source "$COMMON"
+
+LOCAL_EXTRAS=()
+
+main "$@"
