@@ -1,0 +1,1 @@
+"""A package, so that no other module called `workers` on the import path comes first."""
