@@ -13,6 +13,7 @@ from slime_agl.config.harness import HarnessConfig, TasksConfig
 from slime_agl.config.keys import at_least, key
 from slime_agl.config.reading import key_of, read_mapping
 from slime_agl.config.sandbox import SandboxConfig
+from slime_agl.config.tables import TablesConfig
 from slime_agl.config.teacher import check_teacher
 from slime_agl.config.train import TrainConfig
 from slime_agl.errors import ConfigError
@@ -248,6 +249,7 @@ class Config:
     evaluation: EvaluationConfig = EvaluationConfig()
     workers: WorkersConfig = WorkersConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    tables: TablesConfig = TablesConfig()
     record_dir: str | None = key(None, "directory for one file per step with every execution and its tokens")
     resume: Literal["whole", "position"] = key(
         "whole",

@@ -15,6 +15,7 @@ from slime_agl.rollout.lasting import Lasting
 from slime_agl.rollout.pool import Pool
 from slime_agl.rollout.recorder import Books
 from slime_agl.rollout.refusals import check_generate_functions, check_supported, warn
+from slime_agl.rollout.tables import show_conversations
 from slime_agl.rollout.train import TrainStep
 from slime_agl.runtime import Runtime
 
@@ -81,6 +82,9 @@ def generate(
         output = runtime.run(step())
     finally:
         books.close()
+    kind = "eval" if evaluation else "rollout"
+    lasting.telemetry.record({**(output.metrics or {}), f"{kind}/step": rollout_id})
+    show_conversations(args, config.tables, rollout_id, output, runtime.renderer.decode, evaluation=evaluation)
     if not evaluation and hasattr(data_source, "step_ended"):
         data_source.step_ended(rollout_id, lasting.outstanding)
     return output

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 from slime_agl.executor.register import Register
 from slime_agl.host import EvalPrompts, RolloutArgs
+from slime_agl.host.tracking import Telemetry
 from slime_agl.outstanding import Outstanding
 from slime_agl.rollout.brake import Brake
 from slime_agl.rollout.one_by_one import OneByOne
@@ -50,6 +52,7 @@ class Lasting:
         self.brake = Brake(runtime.config.failure, args.rollout_batch_size)
         self.eval_prompts = EvalPrompts(args, runtime.renderer.tokenizer)
         self.one_by_one = OneByOne(runtime, self.register)
+        self.telemetry = Telemetry.of_environment()
 
     @classmethod
     def of(cls, runtime: Runtime, args: RolloutArgs) -> Lasting:
@@ -69,3 +72,4 @@ class Lasting:
     async def close(self) -> None:
         await self.pool.close()
         await self.one_by_one.close()
+        await asyncio.to_thread(self.telemetry.close)

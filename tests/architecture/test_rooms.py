@@ -53,6 +53,7 @@ DOORS = {
     "matplotlib": {"cli"},
     "modal": {"sandbox"},
     "openai": {"testing"},
+    "opentelemetry": {"host"},
     "plotille": {"cli"},
     "pyarrow": {"host"},
     "pytest": {"testing"},
@@ -67,6 +68,7 @@ DOORS = {
     "tqdm": {"rollout"},
     "transformers": {"chat", "local", "testing"},
     "uvloop": {"gateway", "local"},
+    "wandb": {"host"},
     "yaml": {"cli", "host", "preflight"},
 }
 HEAVY = {
