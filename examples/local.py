@@ -119,7 +119,7 @@ def scripted(folder: Path) -> Iterator[Rig]:
         def args(**given: Any) -> Any:
             return make_args(router, checkpoint, rollout_max_context_len=CONTEXT, **given)
 
-        yield Rig("scripted answers: no model that fits a laptop can do this task", router, args, check)
+        yield Rig("scripted answers: no model that fits a laptop can do this task", router.url, args, check)
 
 
 @contextmanager

@@ -52,9 +52,10 @@ def _spread(args: Any, samples: Sequence[Sample], count: int) -> list[Sample]:
 
 
 def _reward(args: Any, sample: Sample) -> float:
-    reward, key = sample.reward, getattr(args, "reward_key", None)
+    reward: Any = sample.reward
     if isinstance(reward, dict):
-        reward = reward.get(key, next(iter(reward.values()), None))
+        key = getattr(args, "reward_key", None)
+        reward = reward[key] if key in reward else next(iter(reward.values()), None)
     return float(reward) if isinstance(reward, int | float) else float("-inf")
 
 

@@ -42,9 +42,12 @@ def new(name: str | None, example: str, into: Path, check: bool, listing: bool) 
         f"made {copied.folder} from {example}: {', '.join(sorted(path.name for path in copied.folder.iterdir()))}"
     )
     words = _check_words(copied.folder, copied.agent)
-    click.echo(f"check it:  cd {into} && slime-agl {' '.join(words)}")
+    there = "" if into == Path(".") else f"cd {into} && "
+    click.echo(f"check it:  {there}slime-agl {' '.join(words)}")
     click.echo(f"run it:    {copied.folder / 'run.sh'} --local")
     if check:
+        if (copied.folder / "stand_in.py").exists() and isinstance(copied.agent, str):
+            click.echo("checking it with SmolLM2, which cannot do this task: its rewards will be equal")
         sys.exit(_run(words, into))
 
 
