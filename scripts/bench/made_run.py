@@ -151,7 +151,7 @@ def _with_outcome(
     error = 'Traceback (most recent call last):\n  File "agent.py", line 41, in answer\nTimeoutError: search took 30 s'
     return RecordedExecution(
         ledger=ledger,
-        task={"question": task, "answer": str(number)},
+        task={"question": task, "answer": str(100 + number // GROUP)},
         reward=reward,
         failure="agent_error" if failed else "",
         error=error if failed else "",

@@ -27,7 +27,7 @@ const cell = (body, at, other) => {
   const turn = body.tree[at], box = make("div", "cell");
   if (!turn) return make("div", "cell soft", "(ended)");
   const swatch = make("i", "swatch");
-  swatch.style.background = partColour(turn.part);
+  swatch.style.background = partColour(turn.home);
   box.append(make("h3", "", "", swatch, `turn ${at} `, creditOf(turn.credit), make("small", "", factsOf(turn).slice(1, 4).join(" · "))));
   if (columns !== "tokens") box.append(conversationOf(turn, body));
   if (columns !== "conversation") {

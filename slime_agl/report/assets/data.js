@@ -59,8 +59,10 @@ const opened = new Map();
 const open = (execution) => {
   if (!opened.has(execution)) {
     const body = parse(`x${execution.n}`);
+    // home: the segment that a turn trains in, null where nothing of it trains.
+    const trains = (part) => part !== null && !body.parts[part].removed;
     body.tree = body.tree.map((turn) => ({
-      ...turn,
+      ...turn, home: trains(turn.part) ? turn.part : null,
       glue: unpack(turn.glue, Int32Array), ids: unpack(turn.ids, Int32Array),
       logprobs: unpack(turn.logprobs, Float32Array), trained: unpack(turn.trained, Uint8Array),
     }));

@@ -30,7 +30,7 @@ const factsOf = (turn) => [turn.parent === null ? "begins" : `continues ${turn.p
   turn.cached ? `${turn.cached.toLocaleString("en")} cached` : "", turn.finish, `at ${turn.at.toFixed(2)} s for ${turn.seconds.toFixed(2)} s (engine ${turn.engine.toFixed(2)})`, turn.model].filter(Boolean);
 const headOf = (turn, at) => {
   const head = make("h3", "", `turn ${at} `), swatch = make("i", "swatch");
-  swatch.style.background = partColour(turn.part);
+  swatch.style.background = partColour(turn.home);
   head.prepend(swatch);
   head.append(creditOf(turn.credit), make("small", "", factsOf(turn).join(" · ")));
   if (turn.fork) head.append(make("em", "", `fork: ${turn.fork}`));
@@ -38,10 +38,10 @@ const headOf = (turn, at) => {
   return head;
 };
 const turnOf = (body, at, depth) => {
-  const turn = body.tree[at], box = make("section", `turn ${columns}`), sides = make("div", "sides");
+  const turn = body.tree[at], box = make("section", `turn only-${columns}`), sides = make("div", "sides");
   box.id = `turn-${at}`;
   box.style.setProperty("--depth", Math.min(depth, 6));
-  box.style.setProperty("--edge", partColour(turn.part));
+  box.style.setProperty("--edge", partColour(turn.home));
   if (columns !== "tokens") sides.append(conversationOf(turn, body));
   if (columns !== "conversation") sides.append(tokensOf(turn));
   box.append(headOf(turn, at), sides);

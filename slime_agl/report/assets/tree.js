@@ -25,9 +25,9 @@ const treeOf = (body, onpick) => {
   });
   body.tree.forEach((turn, at) => {
     const facts = [`turn ${at}`, turn.parent === null ? "begins a conversation" : `continues ${turn.parent}`, turn.fork && `fork: ${turn.fork}`,
-      turn.part === null ? `untrained${turn.why ? `: ${turn.why}` : ""}` : `trains in segment ${turn.part}`, turn.model].filter(Boolean).join(" · ");
+      turn.home === null ? `untrained${turn.why ? `: ${turn.why}` : ""}` : `trains in segment ${turn.home}`, turn.model].filter(Boolean).join(" · ");
     const node = shape("g", { class: "node", transform: `translate(${x(at)} ${y(at)})`, tabindex: 0 }, facts);
-    node.append(shape("circle", { r: Math.max(2, radius), style: turn.part === null ? "fill: var(--panel); stroke: var(--soft); stroke-dasharray: 2 2" : `fill: ${partColour(turn.part)}; stroke: none` }));
+    node.append(shape("circle", { r: Math.max(2, radius), style: turn.home === null ? "fill: var(--panel); stroke: var(--soft); stroke-dasharray: 2 2" : `fill: ${partColour(turn.home)}; stroke: none` }));
     if (radius >= 8) node.append(Object.assign(shape("text", { y: 3.5, "text-anchor": "middle" }), { textContent: at }));
     node.onclick = () => onpick(at);
     node.onkeydown = (event) => { if (event.key === "Enter") onpick(at); };
@@ -63,7 +63,7 @@ const partsOf = (body, onpick) => {
     const swatch = make("i", "swatch");
     swatch.style.background = part.removed ? "var(--masked)" : partColour(at);
     const name = make("td", "", "", swatch, button("link", `${at}`, () => onpick(part.trained[0]), "go to its first trained turn"));
-    list.append(make("tr", "", "", name, make("td", "", range(part.turns)), make("td", "", range(part.trained)), make("td", "", part.tokens.toLocaleString("en")),
+    list.append(make("tr", "", "", name, make("td", "", range(part.turns)), make("td", "", part.removed ? "–" : range(part.trained)), make("td", "", part.tokens.toLocaleString("en")),
       make("td", "", part.removed ? `${part.status}, does not train` : part.status), make("td", "", "", creditOf(part.credit))));
   });
   return make("div", "partsbox", "", list);
