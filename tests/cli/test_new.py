@@ -17,7 +17,8 @@ from slime_agl.config import Config
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/agl.yaml"))
+# Examples that slime's own driver trains.
+NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh") if "FLAGS=(" in path.read_text())
 
 
 def invoke(*words: str) -> Result:
@@ -102,5 +103,5 @@ def test_mistakes_are_told_and_nothing_is_made(words: list[str], told: str, tmp_
 
 def test_the_list_has_a_line_per_example():
     lines = invoke("--list").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == NAMES and all(len(line.split()) > 4 for line in lines)
+    assert {line.split()[0] for line in lines} >= set(NAMES) and all(len(line.split()) > 4 for line in lines)
     assert invoke().exit_code == 2

@@ -9,7 +9,9 @@ from agentlightning import emit_reward
 from agentlightning.litagent import rollout
 
 from slime_agl.errors import AgentError, ConfigError, RecordError
+from slime_agl.host import DynamicFilterOutput
 from slime_agl.record.reading import read_record, read_run
+from slime_agl.report.summary import row
 from slime_agl.testing.agents import chat_agent
 from tests.conftest import flat
 
@@ -193,3 +195,25 @@ def test_tokens_are_named_once_a_file(fake_sglang, recorded):
     named = [line for line in lines if line.startswith(b'{"tokens"')]
     assert len(named) == 1 and len(lines) == 1 + 1 + 3
     assert set(record.tokens) == set().union(*(execution.ids() for execution in record.executions))
+
+
+def drops_long(args, samples, **kwargs):
+    """A dynamic filter: a group with a prompt of several letters is dropped."""
+    return DynamicFilterOutput(keep=len(samples[0].prompt) == 1, reason="long")
+
+
+def test_what_a_filter_dropped_is_recorded_as_untrained(fake_sglang, run_rollout, tmp_path):
+    fake_sglang.answer_with(lambda request: "four")
+    run_rollout(
+        chat_agent(),
+        ["long", "a"],
+        agl={"record_dir": str(tmp_path)},
+        rollout_batch_size=1,
+        dynamic_sampling_filter_path="tests.rollout.test_rollout_record.drops_long",
+    )
+    (record,) = read_run(tmp_path)
+    told = {execution.unused: row(record, execution) for execution in record.executions}
+    assert set(told) == {"filtered", ""}
+    assert told["filtered"].trained == 0 and told["filtered"].untrained == {"filtered": told["filtered"].sampled}
+    assert told[""].trained > 0
+    assert record.header["trainer"]["advantage_estimator"] == "grpo"

@@ -17,6 +17,8 @@ from slime_agl.errors import ConfigError, InvariantError, RewardError
 from slime_agl.execution import Execution
 from slime_agl.host import RolloutArgs, default_args
 from slime_agl.host.defaults import GAE, TURNS
+from slime_agl.record.reading import read_run
+from slime_agl.report.credit import credits_of
 from slime_agl.reward import normalize_rewards
 from slime_agl.rollout.refusals import check_supported
 from tests.conftest import flat
@@ -230,3 +232,18 @@ def test_what_would_not_be_applied_is_refused(credit: dict[str, Any], flags: dic
 def test_settings_that_contradict_each_other_are_refused(credit: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):
         Config.read({"agent": "some.agent", "credit": credit})
+
+
+@pytest.mark.parametrize("baseline", ["group", "state"])
+def test_the_page_shows_the_advantages_that_the_trainer_gets(run_rollout, tmp_path, baseline: str):
+    credit = {**BY_TURN, "baseline": baseline}
+    section = {"credit": credit, "record_dir": str(tmp_path)}
+    output = run_rollout(talks, ["q"], n_samples=2, agl=section, **FLAGS)
+    trained = by_turn(output, arguments(credit))
+    (record,) = read_run(tmp_path)
+    shown = {
+        execution.samples[0].index: [one.advantage for _, one in sorted(credits.turns.items())]
+        for execution, credits in zip(record.executions, credits_of(record), strict=True)
+    }
+    assert [shown[sample.index] for sample in flat(output.samples)] == [pytest.approx(row) for row in trained]
+    assert len(trained) == 2 and any(trained[0])

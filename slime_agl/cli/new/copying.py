@@ -29,7 +29,11 @@ class Copied:
 
 def example_names(examples: Path) -> list[str]:
     """Names of the folders that can be copied."""
-    return sorted(path.parent.name for path in examples.glob("*/agl.yaml") if (path.parent / "run.sh").is_file())
+    return sorted(
+        path.parent.name
+        for path in examples.glob("*/agl.yaml")
+        if all((path.parent / name).is_file() for name in ("run.sh", "train.jsonl", "README.md"))
+    )
 
 
 def examples_directory() -> Path:

@@ -64,7 +64,7 @@ const partsOf = (body, onpick) => {
     swatch.style.background = part.removed ? "var(--masked)" : partColour(at);
     const name = make("td", "", "", swatch, button("link", `${at}`, () => onpick(part.trained[0]), "go to its first trained turn"));
     list.append(make("tr", "", "", name, make("td", "", range(part.turns)), make("td", "", part.removed ? "–" : range(part.trained)), make("td", "", part.tokens.toLocaleString("en")),
-      make("td", "", part.removed ? `${part.status}, does not train` : part.status), make("td", "", "", creditOf(part.credit))));
+      make("td", "", part.removed ? `${part.status || "no Sample"}, does not train` : part.status), make("td", "", "", creditOf(part.credit))));
   });
   return make("div", "partsbox", "", list);
 };
