@@ -224,6 +224,36 @@ FAULTS: dict[str, Fault] = {
         "        if sample.trained:\n",
         "tests/credit/test_groups.py",
     ),
+    "the page shows advantages of another baseline": Fault(
+        "slime_agl/report/credit.py",
+        "        removed=one.sample.removed,\n",
+        "        removed=not any(mask),\n",
+        "tests/report/test_credit.py",
+    ),
+    "what a filter dropped is shown as trained": Fault(
+        "slime_agl/report/fate.py",
+        " and not sample.removed and not execution.unused:",
+        " and not sample.removed:",
+        "tests/report/test_credit.py",
+    ),
+    "the page takes an agent's text for markup": Fault(
+        "slime_agl/report/assets/data.js",
+        'if (text !== undefined && text !== "") node.textContent = visible(text);',
+        'if (text !== undefined && text !== "") node.innerHTML = text;',
+        "tests/report/test_page.py",
+    ),
+    "a torn line is taken for whole": Fault(
+        "slime_agl/record/following.py",
+        "                    self.torn = len(line)\n                    return\n",
+        "                    self.torn = len(line)\n",
+        "tests/report/test_following.py",
+    ),
+    "a followed file is read again from its start": Fault(
+        "slime_agl/record/following.py",
+        "            file.seek(self._offset)\n",
+        "            self._forget() if self.header else None\n            file.seek(0)\n",
+        "tests/report/test_following.py",
+    ),
     "the frozen model is trained": Fault(
         "slime_agl/host/args.py",
         "        if (address := trained_address(args)) is not None:\n",

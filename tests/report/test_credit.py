@@ -75,6 +75,16 @@ def test_advantages_are_those_of_training(estimator: str):
         assert {at: one.advantage for at, one in credits.turns.items()} == pytest.approx({0: advantage, 1: advantage})
 
 
+def test_masked_executions_count_in_the_baseline_and_removed_ones_do_not():
+    masked, removed = execution(1, 0.0), execution(2, 0.0)
+    masked = replace(masked, samples=(replace(masked.samples[0], mask=array("b", bytes(7))),))
+    removed = replace(removed, samples=(replace(removed.samples[0], removed=True),))
+    record = record_of(execution(0, 1.0), masked, removed, execution(3, 0.5), grpo_std_normalization=False)
+    found = [one.segments[0].advantage for one in credits_of(record)]
+    assert found == pytest.approx([0.5, -0.5, None, 0.0])
+    assert [value or 0.0 for value in found] == pytest.approx([row[0] for row in as_trained(record)])
+
+
 @pytest.mark.parametrize("baseline", ["group", "state"])
 def test_turns_with_credit_of_their_own_have_their_own_advantage(baseline: str):
     def turns(first: float, second: float) -> tuple[RecordedCredit, ...]:
