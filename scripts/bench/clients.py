@@ -20,8 +20,8 @@ import aiohttp
 import httpx
 import uvloop
 
+from bench.frame import Process
 from bench.pinned import pin
-from bench.rounds import Process
 from slime_agl.engine.connections import Connections
 
 AT_ONCE = 64
