@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +138,12 @@ def main(mode: str, engine: str, material: str) -> None:
 
 
 def _done(works: Works, work: str, turns: int, executions: int = 1, profile: str = "", functions: bool = False) -> Any:
-    if work == "history":
-        return works.history(turns)
-    if not profile:
-        return measured(getattr(works, work), turns, executions)
-    with Profile(profile, functions=functions) as samples:
-        found: dict[str, Any] = measured(getattr(works, work), turns, executions)
-    return found | {"rows": samples.rows(60)}
+    with Profile(profile, functions=functions) if profile else nullcontext() as samples:
+        if work == "history":
+            found: dict[str, Any] = {"each": works.history(turns)}
+        else:
+            found = measured(getattr(works, work), turns, executions)
+    return found if samples is None else found | {"rows": samples.rows(60)}
 
 
 if __name__ == "__main__":

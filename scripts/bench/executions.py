@@ -63,7 +63,7 @@ def _round(process: Process, loads: dict[int, int], long: int) -> Found:
         own = generate["all"] - generate["gateway"] - agent["all"]
         values = (generate["all"], generate["gateway"], gateway["gateway"], agent["all"], own, own / turns)
         found |= {f"{turns} {name}": value for name, value in zip(COLUMNS, values, strict=True)}
-    turns = process.ask(work="history", turns=long)
+    turns = process.ask(work="history", turns=long)["each"]
     found["early"], found["late"] = statistics.median(turns[EARLY]), statistics.median(turns[LATE])
     found["history"] = found["late"] / found["early"]
     return found
@@ -86,27 +86,26 @@ def history(figures: dict[str, Found], long: int) -> str:
     )
 
 
-def profile(material: Path, mode: str, turns: int, thread: str, *, functions: bool, rounds: int) -> str:
-    """Where the CPU of a thread goes in `generate`, as a table."""
+def profile(material: Path, mode: str, **command: object) -> str:
+    """Where the CPU of a thread goes in one work, as a table. command: see `bench.execution`."""
     os.environ["BENCH_MATERIAL"] = str(material)
     with ExitStack() as stack:
         engine = Process("bench.engine", str(material))
         stack.callback(engine.stop)
         process = Process("bench.execution", mode, engine.hello["url"], str(material))
         stack.callback(process.stop)
-        process.ask(work="generate", turns=turns, executions=16)
-        executions = LOADS.get(turns, 64) * rounds
-        found = process.ask(work="generate", turns=turns, executions=executions, profile=thread, functions=functions)
-    return frame.table(found["rows"])
+        process.ask(work=command["work"], turns=2, executions=16)
+        return frame.table(process.ask(**command)["rows"])
 
 
 def main() -> None:
     parser = frame.options("executions", __doc__, rounds=5)
     parser.add_argument("--mode", choices=MODES, action="append", help="measure only this mode of runners")
     parser.add_argument("--other", type=Path, metavar="DIR", help="measure another checkout of this project beside it")
-    parser.add_argument("--profile", nargs="?", const="agl-runtime", metavar="THREAD", help="show where CPU goes")
-    parser.add_argument("--functions", action="store_true", help="by function, in a profile")
-    parser.add_argument("--turns", type=int, default=4, help="turns of an execution, in a profile")
+    parser.add_argument("--profile", choices=[*WORKS, "history"], help="show instead where the CPU of this work goes")
+    parser.add_argument("--thread", default="agl-runtime", help="with --profile: the thread, such as agl-gateway")
+    parser.add_argument("--functions", action="store_true", help="with --profile: by function")
+    parser.add_argument("--turns", type=int, default=4, help="with --profile: turns of an execution")
     options = parser.parse_args()
     modes = options.mode or MODES
     if options.quick:
@@ -117,9 +116,9 @@ def main() -> None:
         sources = [argparse, inspect] if options.quick else SOURCES
         material = write_material(Path(folder), sources, small=options.quick)
         if options.profile:
-            print(
-                profile(material, modes[0], options.turns, options.profile, functions=options.functions, rounds=rounds)
-            )
+            command = {"work": options.profile, "turns": options.turns, "profile": options.thread}
+            executions = loads.get(options.turns, 16) * rounds
+            print(profile(material, modes[0], executions=executions, functions=options.functions, **command))
             return
         figures = measure(material, loads, rounds, modes=modes, long=long, other=options.other)
     print((frame.markdown if options.markdown else frame.table)(rows(figures, loads)))
