@@ -73,6 +73,8 @@ FIELDS = fields.Table(
 class ChatCompletions:
     """The chat dialect. model: default model name. token_bytes: bytes of each id, for logprobs."""
 
+    array = "messages"
+
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
 
