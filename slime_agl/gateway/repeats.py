@@ -135,7 +135,8 @@ def plain(raw: bytes) -> Any:
 def _place(raw: bytes, array: str) -> tuple[int, int] | None:
     """Find an array among the fields of an object: where its elements begin, and where the last one ends.
 
-    None without such a field or elements, if it occurs twice, or for what the standard library does not parse.
+    The last one counts, as in parsing. None without such a field or elements, or for what the standard library does not
+    parse.
     """
     # One character per byte, so places are the same; what strings hold does not matter.
     text, found = raw.decode("latin-1"), None
@@ -145,7 +146,7 @@ def _place(raw: bytes, array: str) -> tuple[int, int] | None:
             name, at = _scan(text, at)
             at = _next(text, _next(text, at) + 1)
             if name == array:
-                if found is not None or text[at] != "[":
+                if text[at] != "[":
                     return None
                 found = _elements(text, at + 1)
                 at = _next(text, found[1]) + 1

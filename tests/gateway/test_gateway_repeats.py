@@ -108,6 +108,7 @@ def test_attempts_share_their_tools() -> None:
     [
         b'{"messages":[1,],"m":0}',
         b'{"messages":[1,2 3],"m":0}',
+        b'{"messages":[1 2],"m":0}',
         b'{"messages":[1,2],"m":0}x',
         b'{"messages":[1,"],"m":0}',
         b'{"messages":[1,2]],"m":0}',
@@ -128,6 +129,8 @@ def test_what_is_no_json_is_refused_as_without_it(second: bytes) -> None:
         (b'{"messages":[1],"tools":[1]}', b'{"messages":[1],"tools":[1,2]}'),
         (b'{"messages":[1],"messages":[2]}', b'{"messages":[1,3],"messages":[2]}'),
         (b'{"messages":[1],"\\u006dessages":[2]}', b'{"messages":[1,3],"\\u006dessages":[2]}'),
+        (b'{"messages":[1],"m":0}', b'{"messages":[1,2],"m":5}'),
+        (b'{"m":0,"messages":[1]}', b'{"m":5,"messages":[1,2]}'),
         (b'{"messages":[1],"m":0}', b'{"messages":[1,2],"m":[{"messages":[1,2],"m":0}]}'),
         (b'{"messages":[1],"m":0}', b'{"messages":[1,"],\\"m\\":0}"],"m":0}'),
         (b'{"a":{"messages":[1]},"messages":[1]}', b'{"a":{"messages":[1,2]},"messages":[1]}'),
@@ -135,7 +138,7 @@ def test_what_is_no_json_is_refused_as_without_it(second: bytes) -> None:
         (b"[1]", b"[1,2]"),
     ],
 )
-def test_an_array_that_only_looks_like_the_conversation_is_not_taken_for_it(first: bytes, second: bytes) -> None:
+def test_what_only_looks_like_an_earlier_body_is_parsed_for_itself(first: bytes, second: bytes) -> None:
     shared, seen = Repeats(), Seen()
     for raw in (first, second, first, second):
         assert shared.parse(raw, "messages", seen)[0] == orjson.loads(raw)
@@ -143,10 +146,9 @@ def test_an_array_that_only_looks_like_the_conversation_is_not_taken_for_it(firs
 
 def test_fields_of_two_protocols_are_not_mixed() -> None:
     shared, seen = Repeats(), Seen()
-    for array in ("messages", "input", "messages", "input"):
-        for count in (1, 2, 3):
-            raw = orjson.dumps({"messages": list(range(count)), "input": list(range(count))})
-            assert shared.parse(raw, array, seen)[0] == orjson.loads(raw)
+    for array, messages in (("messages", [0]), ("input", [0, 1]), ("messages", [0, 1, 2])):
+        raw = orjson.dumps({"messages": messages, "input": [7]})
+        assert shared.parse(raw, array, seen)[0] == orjson.loads(raw)
 
 
 def test_a_client_that_rewrites_its_conversation_is_soon_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,9 +75,11 @@ def test_the_walk_finds_the_same_turn_from_the_root_and_from_where_the_last_requ
             else:
                 talks.append(([SYSTEM, rng.choice(USERS)], rng.choice(TOOLS)))
         calls = (ToolCall(f"c{number:06d}00", "look", '{"at": 1}'),) if rng.random() < 0.4 else ()
-        reply = Reply(rng.choice(("yes", "no", "")), "", calls)
+        reply = Reply(rng.choice(("yes", "no")), "", calls)
         found = [one.ask(messages, tools, reply, monkeypatch) for one in (slow, quick)]
         assert found[0] == found[1], number
+        if rng.random() < odd:
+            talks.append(talks[at])
         talks[at] = ([*messages, echo(reply, rng), rng.choice(USERS)], tools)
 
 
