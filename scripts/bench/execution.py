@@ -5,8 +5,9 @@
 A command is a JSON object: {"work", "turns", "executions"}. Works: `generate`, a step of slime's; `gateway`, the same
 agents at a gateway whose sessions are opened and sealed; `agent`, the agents at the engine itself, which answers with
 canned completions. The answer has CPU milliseconds per execution, by thread (see `bench.clocks`), 'rest' for all other
-threads, and wall seconds. `history`, with "turns", answers with the gateway's CPU milliseconds of each turn of one long
-conversation. "profile" adds the rows of a sampling profile of the thread that it names; "functions" makes them finer.
+threads, and wall seconds. `history`, with "turns", answers with the CPU milliseconds of each turn of one long
+conversation, in the gateway's threads and in an empty proxy's that moves as many bytes. "profile" adds the rows of a
+sampling profile of the thread that it names; "functions" makes them finer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from bench.chat import Chat, head
 from bench.clocks import Profile, cpu, thread_seconds
 from bench.load import Connection
 from bench.pinned import pin
-from bench.subject import Ours
+from bench.subject import Empty, Ours
 from slime_agl.lightning.exits import SharedLoop
 from slime_agl.loops import LoopThread
 from slime_agl.rollout import generate, shutdown
@@ -53,7 +54,7 @@ class Works:
         agent = "bench.agents.blocking" if self._threaded else "bench.agents.waiting"
         section = {"agent": agent, "runners": {"max_concurrency": AT_ONCE}}
         self._args = make_args(engine, model, n_samples_per_prompt=GROUP, rollout_max_response_len=512, agl=section)
-        self._gateway = Ours(engine, model)
+        self._gateway, self._proxy = Ours(engine, model), Empty(engine, model)
         self._loop = LoopThread("bench-agents", SharedLoop())
         self._loop.start()
         self._pool = ThreadPoolExecutor(AT_ONCE)
@@ -73,25 +74,29 @@ class Works:
     def agent(self, turns: int, executions: int) -> None:
         self._talk([f"{self._engine}/v1"] * executions, turns)
 
-    def history(self, turns: int) -> list[float]:
-        """CPU milliseconds of the gateway for each turn of one conversation."""
+    def history(self, turns: int) -> dict[str, list[float]]:
+        """CPU milliseconds for each turn of one conversation with the gateway, and with an empty proxy."""
         name = f"history-{next(NUMBERS)}"
+        path = f"/rollout/{name}/attempt/0/v1/chat/completions"
         self._gateway.open(name, 1)
-        spent = self._loop.run(self._long(f"/rollout/{name}/attempt/0/v1/chat/completions", turns))
+        spent = {
+            "each": self._loop.run(self._long(self._gateway.url, path, turns, "agl-")),
+            "empty": self._loop.run(self._long(self._proxy.url, path, turns, "bench-server")),
+        }
         self._gateway.close(name)
         return spent
 
-    async def _long(self, path: str, turns: int) -> list[float]:
-        host, port = self._gateway.url.removeprefix("http://").split(":")
+    async def _long(self, url: str, path: str, turns: int, threads: str) -> list[float]:
+        host, port = url.removeprefix("http://").split(":")
         first, chat = head(path), Chat(self._agents.SCRIPT)
         _, connection = await asyncio.get_running_loop().create_connection(Connection, host, int(port))
-        threads = [thread for thread in threading.enumerate() if thread.name.startswith("agl-")]
-        spent, before = [], sum(map(thread_seconds, threads))
+        watched = [thread for thread in threading.enumerate() if thread.name.startswith(threads)]
+        spent, before = [], sum(map(thread_seconds, watched))
         for _ in range(turns):
             status, raw = await connection.post(first, chat.body())
             assert status == 200, raw
             chat.take(raw)
-            now = sum(map(thread_seconds, threads))
+            now = sum(map(thread_seconds, watched))
             spent.append(1000 * (now - before))
             before = now
         connection.close()
@@ -140,7 +145,7 @@ def main(mode: str, engine: str, material: str) -> None:
 def _done(works: Works, work: str, turns: int, executions: int = 1, profile: str = "", functions: bool = False) -> Any:
     with Profile(profile, functions=functions) if profile else nullcontext() as samples:
         if work == "history":
-            found: dict[str, Any] = {"each": works.history(turns)}
+            found: dict[str, Any] = works.history(turns)
         else:
             found = measured(getattr(works, work), turns, executions)
     return found if samples is None else found | {"rows": samples.rows(60)}

@@ -2,8 +2,8 @@
 
 The engine answers at once, from a process of its own, and the agents are as cheap as agents can be, so what is left is
 this project's own. All figures are CPU milliseconds per execution, from one interleaved run. `own` is what `generate`
-costs outside the gateway's threads, minus the agents alone. `history` compares the gateway's CPU of late turns of one
-long conversation with early ones.
+costs outside the gateway's threads, minus the agents alone. The second table compares the gateway's CPU of late turns
+of one long conversation with early ones, and subtracts that of an empty proxy, which moves as many bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODES = ("async", "thread")
 # Turns of an execution, and executions per measurement.
 LOADS = {1: 256, 4: 128, 20: 32}
 WORKS = ("generate", "gateway", "agent")
-LONG, EARLY, LATE = 400, slice(4, 24), slice(-20, None)
+LONG, EARLY, LATE, WHEN = 400, slice(4, 16), slice(-20, None), ("early", "late")
 COLUMNS = ("generate", "of it gateway", "gateway alone", "agents alone", "own", "own per turn")
 
 
@@ -63,9 +63,10 @@ def _round(process: Process, loads: dict[int, int], long: int) -> Found:
         own = generate["all"] - generate["gateway"] - agent["all"]
         values = (generate["all"], generate["gateway"], gateway["gateway"], agent["all"], own, own / turns)
         found |= {f"{turns} {name}": value for name, value in zip(COLUMNS, values, strict=True)}
-    turns = process.ask(work="history", turns=long)["each"]
-    found["early"], found["late"] = statistics.median(turns[EARLY]), statistics.median(turns[LATE])
-    found["history"] = found["late"] / found["early"]
+    spent = process.ask(work="history", turns=long)
+    for name in ("each", "empty"):
+        found |= {f"{name} early": statistics.median(spent[name][EARLY])}
+        found |= {f"{name} late": statistics.median(spent[name][LATE])}
     return found
 
 
@@ -78,12 +79,14 @@ def rows(figures: dict[str, Found], loads: dict[int, int]) -> list[list[str]]:
     return out
 
 
-def history(figures: dict[str, Found], long: int) -> str:
-    return "\n".join(
-        f"{name}: the gateway's CPU of turn {long} is {found['history']:.2f} times that of turn 10 "
-        f"({found['late']:.3f} and {found['early']:.3f} ms)"
-        for name, found in figures.items()
-    )
+def history(figures: dict[str, Found], long: int) -> list[list[str]]:
+    out = [["CPU of a turn, ms", "turn 10", f"turn {long}", "ratio", "empty proxy", "ratio without it"]]
+    for name, found in figures.items():
+        early, late, bytes_early, bytes_late = (found[f"{what} {when}"] for what in ("each", "empty") for when in WHEN)
+        ratios = late / early, (late - bytes_late) / (early - bytes_early)
+        values = (early, late, ratios[0], bytes_late, ratios[1])
+        out.append([name, *(f"{value:.2f}" for value in values)])
+    return out
 
 
 def profile(material: Path, mode: str, **command: object) -> str:
@@ -121,8 +124,8 @@ def main() -> None:
             print(profile(material, modes[0], executions=executions, functions=options.functions, **command))
             return
         figures = measure(material, loads, rounds, modes=modes, long=long, other=options.other)
-    print((frame.markdown if options.markdown else frame.table)(rows(figures, loads)))
-    print(history(figures, long))
+    shown = frame.markdown if options.markdown else frame.table
+    print(shown(rows(figures, loads)), shown(history(figures, long)), sep="\n\n")
 
 
 if __name__ == "__main__":
