@@ -34,6 +34,7 @@ from bench.clocks import Profile, cpu, thread_seconds
 from bench.load import Connection
 from bench.pinned import pin
 from bench.subject import Empty, Ours
+from slime_agl.gateway import garbage
 from slime_agl.lightning.exits import SharedLoop
 from slime_agl.loops import LoopThread
 from slime_agl.rollout import generate, shutdown
@@ -58,6 +59,7 @@ class Works:
         self._loop = LoopThread("bench-agents", SharedLoop())
         self._loop.start()
         self._pool = ThreadPoolExecutor(AT_ONCE)
+        garbage.relax()  # as the runtime does, also before it runs
 
     def generate(self, turns: int, executions: int) -> None:
         groups = executions // GROUP
