@@ -12,11 +12,11 @@ whatever comes before; but elements seen before are the same objects, so nobody 
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from hashlib import sha256
-from json.decoder import WHITESPACE
 from typing import Any
 
 import orjson
@@ -32,8 +32,8 @@ MOST_MISSES = 4
 # Fields other than the conversation, tools above all, that attempts share.
 SHARED = 512
 
-_skip = WHITESPACE.match
-_scan = json.JSONDecoder().scan_once
+_value = json.JSONDecoder().raw_decode
+_space = re.compile(r"[ \t\n\r]*").match
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _place(raw: bytes, array: str) -> tuple[int, int] | None:
     try:
         at = _next(text, _next(text, 0) + 1)
         while text[at] != "}":
-            name, at = _scan(text, at)
+            name, at = _value(text, at)
             at = _next(text, _next(text, at) + 1)
             if name == array:
                 if text[at] != "[":
@@ -151,19 +151,19 @@ def _place(raw: bytes, array: str) -> tuple[int, int] | None:
                 found = _elements(text, at + 1)
                 at = _next(text, found[1]) + 1
             else:
-                _, at = _scan(text, at)
+                _, at = _value(text, at)
             at = _next(text, at)
             at = _next(text, at + 1) if text[at] == "," else at
-    except (ValueError, StopIteration, IndexError, RecursionError):
+    except (ValueError, IndexError, RecursionError):
         return None
     return found
 
 
 def _elements(text: str, begin: int) -> tuple[int, int]:
-    """Where the elements of an array begin and end. Raises StopIteration if it has none."""
+    """Where the elements of an array begin and end. Raises ValueError if it has none."""
     at = _next(text, begin)
     while True:
-        _, end = _scan(text, at)
+        _, end = _value(text, at)
         at = _next(text, end)
         if text[at] != ",":
             return begin, end
@@ -172,4 +172,5 @@ def _elements(text: str, begin: int) -> tuple[int, int]:
 
 def _next(text: str, at: int) -> int:
     """Skip white space."""
-    return _skip(text, at).end()
+    found = _space(text, at)
+    return at if found is None else found.end()
