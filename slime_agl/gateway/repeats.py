@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -58,8 +57,11 @@ class Seen:
     __slots__ = ("misses", "noted")
 
     def __init__(self) -> None:
-        self.noted: deque[_Noted] = deque(maxlen=KEPT)
+        self.noted: list[_Noted] = []
         self.misses = 0
+
+    def note(self, noted: _Noted) -> None:
+        self.noted = [*self.noted, noted][-KEPT:]
 
 
 class Repeats:
@@ -109,7 +111,7 @@ class Repeats:
         if not added:
             return None
         elements = [*found.elements, *added]
-        seen.noted.append(_Noted(array, end, digest, found.rest, found.fields, elements))
+        seen.note(_Noted(array, end, digest, found.rest, found.fields, elements))
         seen.misses = 0
         return {**found.fields, array: list(elements)}
 
@@ -125,7 +127,7 @@ class Repeats:
         known = self._shared.used(key)
         if known is None:
             known = self._shared[key] = key[1], {**body, array: None}
-        seen.noted.append(_Noted(array, end, sha256(memoryview(raw)[:end]).digest(), *known, list(body[array])))
+        seen.note(_Noted(array, end, sha256(memoryview(raw)[:end]).digest(), *known, list(body[array])))
 
 
 def plain(raw: bytes) -> Any:

@@ -18,8 +18,8 @@ from slime_agl.lightning._agl import (
 )
 from slime_agl.lightning.spans import TURN_INDEX
 
-REWARD = LightningSpanAttributes.REWARD.value
 LINK = LightningSpanAttributes.LINK.value + "."
+REWARD = LightningSpanAttributes.REWARD.value
 
 
 def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
