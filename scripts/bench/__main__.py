@@ -13,7 +13,7 @@ import tempfile
 import typing
 from pathlib import Path
 
-from bench import sessions
+from bench import frame, sessions
 from bench.material import write_material
 from bench.rounds import QUICK, THOROUGH, Figures, measure
 from bench.table import markdown, table
@@ -23,12 +23,7 @@ SOURCES = [argparse, inspect, logging, subprocess, tempfile, typing, asyncio.bas
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench/gateway", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="a smoke test on a small vocabulary; its times mean nothing"
-    )
-    parser.add_argument("--markdown", action="store_true", help="print the copy for the README")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of interleaved runs; medians are shown")
+    parser = frame.options("gateway", __doc__)
     parser.add_argument("--only", choices=["ours", "empty", "rerender"], action="append", help="measure only these")
     parser.add_argument("--other", type=Path, metavar="DIR", help="measure another checkout of this project beside it")
     options = parser.parse_args()

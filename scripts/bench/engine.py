@@ -1,4 +1,7 @@
-"""An instant engine: canned `/generate` answers as bytes, in a separate process."""
+"""An instant engine: canned `/generate` answers as bytes, in a separate process.
+
+It also answers chat completions, for agents without a gateway.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,23 @@ def request_id(request: bytearray) -> bytes:
     return bytes(request[start : request.find(b'"', start)]) if start else b"0"
 
 
+def canned_chat(number: int) -> bytes:
+    """The chat completion that the gateway makes of an answer of `bench.material`."""
+    arguments = json.dumps({"path": f"src/part_{number}/module.py", "lines": f"{number * 40}-{number * 40 + 39}"})
+    call = {"id": "c00000000", "type": "function", "function": {"name": "read_file", "arguments": arguments}}
+    message = {"role": "assistant", "content": "Let me look.", "tool_calls": [call]}
+    usage = {"prompt_tokens": 1000, "completion_tokens": 40, "total_tokens": 1040}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls", "logprobs": None}
+    head = {"id": "chatcmpl-0", "object": "chat.completion", "created": 0, "model": "policy"}
+    return json.dumps({**head, "choices": [choice], "usage": usage}).encode()
+
+
 class EngineProtocol(Framing):
     """The engine's side of a connection."""
 
-    def __init__(self, answers: itertools.cycle) -> None:
+    def __init__(self, answers: itertools.cycle, chats: itertools.cycle) -> None:
         super().__init__()
-        self._answers = answers
+        self._answers, self._chats = answers, chats
 
     def received(self, request: bytearray) -> None:
         if request.startswith(b"POST /generate"):
@@ -54,6 +68,8 @@ class EngineProtocol(Framing):
             shown = request.count(b",", start, request.find(b"]", start)) + 1 if start >= 0 else 0
             before, between, after = next(self._answers)
             self._send(b"200 OK", b"%b%b%b%d%b" % (before, request_id(request), between, shown, after))
+        elif request.startswith(b"POST /v1/chat/completions"):
+            self._send(b"200 OK", next(self._chats))
         elif request.startswith(b"GET /get_model_info"):
             self._send(b"200 OK", MODEL_INFO)
         else:
@@ -66,7 +82,10 @@ class EngineProtocol(Framing):
 
 async def serve(answers: list[list[int]]) -> None:
     cycle = itertools.cycle([canned(ids) for ids in answers])
-    server = await asyncio.get_running_loop().create_server(lambda: EngineProtocol(cycle), "127.0.0.1", 0, backlog=2048)
+    chats = itertools.cycle([canned_chat(number) for number in range(len(answers))])
+    server = await asyncio.get_running_loop().create_server(
+        lambda: EngineProtocol(cycle, chats), "127.0.0.1", 0, backlog=2048
+    )
     print(json.dumps({"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}), flush=True)
     await server.serve_forever()
 

@@ -7,7 +7,6 @@ an engine instead. The answer is {"turns", "errors", "seconds", "p50"}; p50 is t
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import statistics
 import sys
@@ -16,15 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
 import uvloop
 
+from bench.chat import Chat, Script, head
 from bench.framing import Framing
 from bench.pinned import pin
-
-ECHO = {"role": "assistant", "content": "Let me look."}
-# No subject sees the same message twice.
-NUMBERS = itertools.count()
 
 
 class Connection(Framing):
@@ -59,13 +54,11 @@ class Result:
 
 
 class Load:
-    """The agents of one command. `texts`: new messages in sequence, each made unique by a number."""
+    """The agents of one command."""
 
     def __init__(self, material: dict[str, Any], command: dict[str, Any]) -> None:
         self._command = command
-        self._texts = itertools.cycle(material["texts"][str(command["length"])])
-        self._tail = b'],"model":"policy","tools":' + orjson.dumps(material["tools"]) + b"}"
-        self._system = orjson.dumps(material["system"])
+        self._script = Script(material, command["length"])
         self._result = Result()
 
     async def run(self) -> dict[str, Any]:
@@ -90,47 +83,24 @@ class Load:
 
     async def _session(self, connection: Connection, number: int) -> None:
         path = f"/rollout/{self._command['name']}/attempt/{number}/v1/chat/completions"
-        head = self._head(path)
-        messages = self._system
-        asks: list[str] | None = None
+        first, chat = head(path), Chat(self._script)
         for _ in range(self._command["turns"]):
-            messages += b"," + b",".join(map(orjson.dumps, self._next(asks)))
-            raw = await self._ask(connection, head, b'{"messages":[' + messages + self._tail)
-            message = ECHO if raw is None else _message(raw)
-            asks = [call["id"] for call in message.get("tool_calls", ())]
-            messages += b"," + orjson.dumps(message)
-
-    def _next(self, asks: list[str] | None) -> list[dict[str, Any]]:
-        text = f"{next(NUMBERS)} {next(self._texts)}"
-        if not asks:
-            return [{"role": "user", "content": text}]
-        return [{"role": "tool", "tool_call_id": call, "content": text} for call in asks]
+            chat.take(await self._ask(connection, first, chat.body()))
 
     async def _direct(self, connection: Connection, number: int) -> None:
         ids = ",".join(map(str, range(100000, 100000 + 300 * self._command["turns"] // 2)))
         body = b'{"input_ids":[' + ids.encode() + b'],"sampling_params":{},"return_logprob":true}'
         for _ in range(self._command["turns"]):
-            await self._ask(connection, self._head("/generate"), body)
+            await self._ask(connection, head("/generate"), body)
 
-    @staticmethod
-    def _head(path: str) -> bytes:
-        headers = "Host: 127.0.0.1\r\nAuthorization: Bearer dummy\r\nContent-Type: application/json\r\n"
-        return f"POST {path} HTTP/1.1\r\n{headers}".encode()
-
-    async def _ask(self, connection: Connection, head: bytes, body: bytes) -> bytes | None:
+    async def _ask(self, connection: Connection, first: bytes, body: bytes) -> bytes | None:
         """Return the answer's body, None for an error."""
         began = time.perf_counter()
-        status, raw = await connection.post(head, body)
+        status, raw = await connection.post(first, body)
         self._result.latencies.append(time.perf_counter() - began)
         self._result.turns += 1
         self._result.errors += status != 200
         return raw if status == 200 else None
-
-
-def _message(raw: bytes) -> dict[str, Any]:
-    """Return the assistant message of an answer; a fixed one if the answer is the engine's own."""
-    choices = orjson.loads(raw).get("choices")
-    return choices[0]["message"] if choices else ECHO
 
 
 def main(material: str) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import statistics
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from bench.frame import Found, Process, interleaved, medians
 
 NUMBERS = itertools.count()
 
@@ -54,39 +51,6 @@ class Figures:
     errors: int
 
 
-class Process:
-    """A child process that answers each line of JSON on stdin with one on stdout."""
-
-    def __init__(self, module: str, *arguments: str, checkout: Path | None = None) -> None:
-        path = {} if checkout is None else {"PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'scripts'}"}
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=checkout,
-            env={**os.environ, **path},
-        )
-        self.hello: Any = self._read()
-
-    def ask(self, **command: Any) -> Any:
-        self._child.stdin.write(json.dumps(command) + "\n")
-        self._child.stdin.flush()
-        return self._read()
-
-    def stop(self) -> None:
-        self._child.stdin.close()
-        self._child.terminate()
-        self._child.wait()
-        self._child.stdout.close()
-
-    def _read(self) -> Any:
-        line = self._child.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self._child.args[2]} ended with status {self._child.wait()}; its error stands above")
-        return json.loads(line)
-
-
 def measure(
     material: Path, subjects: Sequence[str], scale: Scale, rounds: int, other: Path | None = None
 ) -> dict[str, Figures]:
@@ -106,18 +70,16 @@ def measure(
         running = {name: started("bench.subject", name, engine, str(material)) for name in subjects}
         if other is not None:
             running["other"] = started("bench.subject", "ours", engine, str(material), checkout=other)
-        taken: dict[str, list[dict[str, float]]] = {name: [] for name in running}
-        for number in range(rounds + 1):
-            for name, subject in running.items():
-                # The first round is a warm-up.
-                found = _round(load, subject, engine, QUICK if number == 0 else scale)
-                if number:
-                    taken[name].append(found)
+
+        def measured(subject: Process) -> Callable[[bool], Found]:
+            return lambda warm: _round(load, subject, engine, QUICK if warm else scale)
+
+        taken = interleaved({name: measured(subject) for name, subject in running.items()}, rounds)
     return {name: _median(found) for name, found in taken.items()}
 
 
-def _round(load: Process, subject: Process, engine: str, scale: Scale) -> dict[str, float]:
-    found: dict[str, float] = {"turns": 0, "errors": 0}
+def _round(load: Process, subject: Process, engine: str, scale: Scale) -> Found:
+    found: Found = {"turns": 0, "errors": 0}
 
     def run(sessions: int, turns: int, at_once: int, length: int = 200) -> dict[str, Any]:
         name = f"bench-{next(NUMBERS)}"
@@ -149,8 +111,8 @@ def _round(load: Process, subject: Process, engine: str, scale: Scale) -> dict[s
     return found
 
 
-def _median(rounds: list[dict[str, float]]) -> Figures:
-    middle = {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
+def _median(rounds: list[Found]) -> Figures:
+    middle = medians(rounds)
     middle["held"] = max(found["held"] for found in rounds)
     totals = {name: int(sum(found[name] for found in rounds)) for name in ("turns", "errors")}
     return Figures(**{**middle, **totals})

@@ -7,24 +7,19 @@ time that this process spends per execution; without workers that is all of it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
+from bench import frame
+from bench.frame import Found, Process, interleaved, medians
 from slime_agl.rollout import generate, shutdown
 from slime_agl.testing import ListDataSource, make_args, save_tiny_checkpoint, tiny_tokenizer
 
@@ -33,27 +28,13 @@ GROUP = 8
 ANSWERS = ["a short answer", "one that is somewhat longer than the first", "and a third"]
 
 
-@dataclass
-class Measured:
-    """Per round: executions per second, and CPU milliseconds of this process per execution."""
-
-    rates: list[float] = field(default_factory=list)
-    manager: list[float] = field(default_factory=list)
-
-
-@contextmanager
-def engine(directory: Path) -> Iterator[Any]:
+def write_answers(directory: Path) -> Path:
+    """Write what the engine answers."""
     tokenizer = tiny_tokenizer()
     ids = [[*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id] for text in ANSWERS]
     path = directory / "answers.json"
     path.write_text(json.dumps({"answers": ids}))
-    process = subprocess.Popen([sys.executable, "-m", "bench.engine", str(path)], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        yield SimpleNamespace(url=json.loads(process.stdout.readline())["url"])
-    finally:
-        process.kill()
-        process.wait()
+    return path
 
 
 def step(args: Any, number: int, groups: int) -> tuple[float, float]:
@@ -66,43 +47,55 @@ def step(args: Any, number: int, groups: int) -> tuple[float, float]:
     return wall, cpu
 
 
-def measure(counts: list[int], executions: int, rounds: int) -> dict[int, Measured]:
+def measure(counts: list[int], executions: int, rounds: int) -> dict[int, Found]:
+    """Medians by number of workers: executions per second, and CPU milliseconds of this process per execution."""
     groups = executions // GROUP
-    results = {count: Measured() for count in counts}
-    with tempfile.TemporaryDirectory() as temporary, engine(Path(temporary)) as server:
-        checkpoint = save_tiny_checkpoint(Path(temporary) / "checkpoint")
-        for _ in range(rounds):
-            for count in counts:
-                section = {"agent": AGENT, "workers": {"count": count}, "runners": {"max_concurrency": 128}}
-                args = make_args(server, checkpoint, rollout_batch_size=groups, n_samples_per_prompt=GROUP, agl=section)
-                step(args, 0, groups)  # warm
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        engine = Process("bench.engine", str(write_answers(folder)))
+        checkpoint = save_tiny_checkpoint(folder / "checkpoint")
+
+        def measured(count: int) -> Callable[[bool], Found]:
+            section = {"agent": AGENT, "workers": {"count": count}, "runners": {"max_concurrency": 128}}
+            url = engine.hello["url"]
+            args = make_args(url, checkpoint, rollout_batch_size=groups, n_samples_per_prompt=GROUP, agl=section)
+
+            def run(warm: bool) -> Found:
+                if warm:
+                    return {}  # every round begins with a step that is not measured
+                step(args, 0, groups)
                 wall, cpu = step(args, 1, groups)
                 shutdown()
-                results[count].rates.append(executions / wall)
-                results[count].manager.append(1000 * cpu / executions)
-    return results
+                return {"rate": executions / wall, "manager": 1000 * cpu / executions}
+
+            return run
+
+        try:
+            taken = interleaved({str(count): measured(count) for count in counts}, rounds)
+        finally:
+            engine.stop()
+    return {int(count): medians(found) for count, found in taken.items()}
 
 
-def table(results: dict[int, Measured]) -> str:
-    base = statistics.median(next(iter(results.values())).rates)
-    lines = ["workers   executions/s   ratio   manager's CPU per execution (ms)"]
-    for count, measured in results.items():
-        rate, manager = statistics.median(measured.rates), statistics.median(measured.manager)
-        lines.append(f"{count:7}   {rate:12.1f}   {rate / base:5.2f}   {manager:8.2f}")
-    return "\n".join(lines)
+def rows(results: dict[int, Found]) -> list[list[str]]:
+    base = next(iter(results.values()))["rate"]
+    out = [["workers", "executions/s", "ratio", "manager's CPU per execution, ms"]]
+    for count, found in results.items():
+        rate = found["rate"]
+        out.append([str(count), f"{rate:.1f}", f"{rate / base:.2f}", f"{found['manager']:.2f}"])
+    return out
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench/scale", description=__doc__)
+    parser = frame.options("scale", __doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--executions", type=int, default=256, help=f"per step, a multiple of {GROUP}")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one short round")
     options = parser.parse_args()
     if options.quick:
         options.executions, options.rounds = 32, 1
     logging.basicConfig(level=logging.WARNING)
-    print(table(measure(options.workers, options.executions, options.rounds)))
+    found = rows(measure(options.workers, options.executions, options.rounds))
+    print((frame.markdown if options.markdown else frame.table)(found))
 
 
 if __name__ == "__main__":

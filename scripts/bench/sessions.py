@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.frame import Process
 from bench.load import Connection
 from bench.material import write_material
-from bench.rounds import Process
 from bench.subject import Ours, resident
 
 LETTERS = 3000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bench import frame
 from bench.rounds import Figures
 
 NAMES = {
@@ -42,18 +43,8 @@ def cells(figures: Mapping[str, Figures]) -> list[list[str]]:
 
 
 def table(figures: Mapping[str, Figures]) -> str:
-    rows = cells(figures)
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            text.ljust(w) if not at else text.rjust(w) for at, (text, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join([*lines, "in brackets: how many times as good slime_agl is"])
+    return f"{frame.table(cells(figures))}\nin brackets: how many times as good slime_agl is"
 
 
 def markdown(figures: Mapping[str, Figures]) -> str:
-    head, *rows = cells(figures)
-    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-    return "\n".join(lines)
+    return frame.markdown(cells(figures))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
@@ -164,8 +165,8 @@ class Sample:
             ValueError: logprobs are missing, unwanted or of another length than the tokens, or a
                 parallel field does not cover the response afterwards.
         """
-        tokens = [int(token) for token in _flat(tokens)]
-        log_probs = None if log_probs is None else [float(value) for value in _flat(log_probs)]
+        tokens = list(map(int, _flat(tokens)))
+        log_probs = None if log_probs is None else list(map(float, _flat(log_probs)))
         if log_probs is not None and len(log_probs) != len(tokens):
             raise ValueError(f"{len(tokens)} response tokens came with {len(log_probs)} logprobs")
         if tokens and trainable and log_probs is None:
@@ -240,4 +241,6 @@ def _counters(cls: type, data: dict) -> Any:
 def _flat(values: Any) -> Any:
     if values is None:
         return ()
+    if isinstance(values, array):
+        return values.tolist()
     return np.asarray(values).reshape(-1).tolist() if hasattr(values, "tolist") else values

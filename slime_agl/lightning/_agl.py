@@ -19,11 +19,11 @@ _late_proxy.register()
 with warnings.catch_warnings():
     # Deprecation warnings of other packages would fail the import under "error".
     warnings.simplefilter("ignore")
-    from agentlightning.emitter.reward import get_reward_value, get_rewards_from_span
+    from agentlightning.emitter.reward import get_reward_value
     from agentlightning.litagent import LitAgent
     from agentlightning.litagent.decorator import FunctionalLitAgent
     from agentlightning.runner import LitAgentRunner
-    from agentlightning.semconv import LightningSpanAttributes
+    from agentlightning.semconv import LightningSpanAttributes, RewardPydanticModel
     from agentlightning.store import InMemoryLightningStore, LightningStore, LightningStoreServer
     from agentlightning.tracer import Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
     from agentlightning.tracer.dummy import DummySpanRecordingContext
@@ -41,9 +41,16 @@ with warnings.catch_warnings():
         Span,
         SpanCoreFields,
         TraceStatus,
+        Worker,
     )
-    from agentlightning.utils.otel import extract_links_from_attributes, query_linked_spans
+    from agentlightning.utils.id import generate_id
+    from agentlightning.utils.otel import (
+        extract_links_from_attributes,
+        filter_and_unflatten_attributes,
+        query_linked_spans,
+    )
     from agentlightning.utils.server_launcher import PythonServerLauncherArgs
+    from aiologic import Event
 
 AnyAgent = LitAgent[Any]
 
@@ -54,6 +61,7 @@ __all__ = [
     "AttemptedRollout",
     "Attributes",
     "DummySpanRecordingContext",
+    "Event",
     "FunctionalLitAgent",
     "InMemoryLightningStore",
     "LightningSpanAttributes",
@@ -66,17 +74,20 @@ __all__ = [
     "PythonServerLauncherArgs",
     "Resource",
     "ResourcesUpdate",
+    "RewardPydanticModel",
     "Rollout",
     "RolloutConfig",
     "Span",
     "SpanCoreFields",
     "TraceStatus",
     "Tracer",
+    "Worker",
     "clear_active_tracer",
     "extract_links_from_attributes",
+    "filter_and_unflatten_attributes",
+    "generate_id",
     "get_active_tracer",
     "get_reward_value",
-    "get_rewards_from_span",
     "query_linked_spans",
     "set_active_tracer",
 ]

@@ -114,7 +114,7 @@ class RunningAttempt:
         buffer = SpanBuffer(*self._ids, self._store, trace_id=secrets.token_hex(16))
         self._running_spans.attach(buffer)
         try:
-            await self._store.update_attempt(*self._ids, status="running")
+            self._store.run(*self._ids)
             self._port.began()
             api_key = await self._port.open(*self._ids)
             view = StoreView(self._store, buffer, self._attempted, api_key=api_key)
@@ -217,7 +217,10 @@ class RunningAttempt:
         if self._port.may_retry(self._sealed, status, ended.error_type or ""):
             # The store requeues only failed attempts, and an agent can succeed without a trainable turn.
             status = TIMEOUT if status == TIMEOUT else FAILED
-        elif status != SUCCEEDED:
+        elif status == SUCCEEDED:
+            self._store.succeed(*self._ids)
+            return
+        else:
             await self._store.forbid_retry(self._ids[0])
         metadata = {"error_type": ended.error_type, "error": ended.error} if ended.error else None
         await self._store.update_attempt(*self._ids, status=status, metadata=metadata)

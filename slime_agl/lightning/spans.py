@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from slime_agl.lightning._agl import Attributes, LightningStore, Span
+from slime_agl.lightning._agl import Attributes, Span
 from slime_agl.lightning.owner import Name
+from slime_agl.lightning.store import ReleasingStore
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import Turn
 
@@ -30,7 +31,7 @@ class SpanBuffer:
     when a batch is written, so they follow the order of appending.
     """
 
-    def __init__(self, rollout_id: str, attempt_id: str, store: LightningStore, *, trace_id: str) -> None:
+    def __init__(self, rollout_id: str, attempt_id: str, store: ReleasingStore, *, trace_id: str) -> None:
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         self.trace_id = trace_id
@@ -82,10 +83,7 @@ class SpanBuffer:
             if not items:
                 return
             spans = [_made(item) for item in items]
-            ids = await self._store.get_many_span_sequence_ids([(self.rollout_id, self.attempt_id)] * len(spans))
-            for span, sequence_id in zip(spans, ids, strict=True):
-                span.sequence_id = sequence_id
-            self._written.extend(await self._store.add_many_spans(spans))
+            self._written.extend(await self._store.write(self.rollout_id, self.attempt_id, spans))
 
 
 def _made(item: Item) -> Span:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from slime_agl.errors import SlimeAglError
-from slime_agl.lightning._agl import AttemptedRollout, InMemoryLightningStore, RolloutConfig, Span
+from slime_agl.lightning._agl import (
+    Attempt,
+    AttemptedRollout,
+    Event,
+    InMemoryLightningStore,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    Span,
+    Worker,
+    generate_id,
+)
+from slime_agl.lightning.outcome import SUCCEEDED, Lane
+
+logger = logging.getLogger(__name__)
 
 _FINISHED = ("succeeded", "failed", "cancelled")
 # The pool owns deadlines; the store's own scan would block the loop to read every running rollout.
@@ -20,6 +36,11 @@ class ReleasingStore(InMemoryLightningStore):
 
     Owned by one event loop. Its calls never suspend, because only that loop takes the locks inside; callers may treat
     each call as atomic.
+
+    What every execution does with the store (`enqueue`, `dequeue`, `run`, `succeed`, `write`, `snapshot`, `status`)
+    goes straight to the tables. Upstream's own methods do the same through locks, queries and copies that are made for
+    any database, and cost 1,390 us of CPU per execution of four turns, of 3,400 us outside the gateway; these cost 110
+    us. They leave the tables as upstream's do, which a test compares.
     """
 
     def __init__(self) -> None:
@@ -67,15 +88,124 @@ class ReleasingStore(InMemoryLightningStore):
             if self._latest_resources_id == resources_id:
                 self._latest_resources_id = None
 
-    async def dequeue(self, rollout_id: str, worker_id: str) -> AttemptedRollout | None:
-        """Take a rollout from anywhere in the queue; None if it is not queued."""
-        async with self.collections.atomic(mode="rw", labels=_ALL) as tables:
-            queue = tables.rollout_queue._items
-            if rollout_id not in queue:
-                return None
-            queue.remove(rollout_id)
-            queue.appendleft(rollout_id)
-        return await self.dequeue_rollout(worker_id=worker_id)
+    def enqueue(self, task: object, *, mode: Lane, resources_id: str, config: RolloutConfig) -> str:
+        """Queue a rollout; return its id. config: not copied."""
+        now, rollout_id = time.time(), f"ro-{generate_id(12)}"
+        self.collections.rollout_queue._items.append(rollout_id)
+        self._insert(
+            self.collections.rollouts,
+            Rollout(
+                rollout_id=rollout_id,
+                input=task,
+                mode=mode,
+                resources_id=resources_id,
+                start_time=now,
+                status="queuing",
+                config=config,
+                metadata={},
+            ),
+            rollout_id,
+        )
+        self._completion_events[rollout_id] = Event()
+        self._start_time_by_rollout[rollout_id] = now
+        return rollout_id
+
+    def dequeue(self, rollout_id: str, worker_id: str) -> AttemptedRollout | None:
+        """Take a rollout from anywhere in the queue and begin its next attempt; None if it is not queued.
+
+        The agent gets a copy of the task.
+        """
+        tables, now = self.collections, time.time()
+        try:
+            tables.rollout_queue._items.remove(rollout_id)
+        except ValueError:
+            return None
+        attempt = Attempt(
+            rollout_id=rollout_id,
+            attempt_id=f"at-{generate_id(8)}",
+            sequence_id=len(tables.attempts._items.get(rollout_id, ())) + 1,
+            start_time=now,
+            status="preparing",
+            worker_id=worker_id,
+        )
+        self._insert(tables.attempts, attempt, rollout_id, attempt.attempt_id)
+        rollout: Rollout = tables.rollouts._items[rollout_id]
+        rollout.status = "preparing"
+        self._running_rollout_ids.add(rollout_id)
+        self._busy(attempt, now).last_dequeue_time = now
+        return AttemptedRollout(**rollout.model_dump(), attempt=attempt)
+
+    def run(self, rollout_id: str, attempt_id: str) -> None:
+        """Note that an attempt, its rollout's latest, begins to run."""
+        attempt: Attempt = self.collections.attempts._items[rollout_id][attempt_id]
+        attempt.status = self.collections.rollouts._items[rollout_id].status = "running"
+        self._busy(attempt, time.time())
+
+    def succeed(self, rollout_id: str, attempt_id: str) -> None:
+        """End an attempt, its rollout's latest, and the rollout with it."""
+        now = time.time()
+        attempt: Attempt = self.collections.attempts._items[rollout_id][attempt_id]
+        rollout: Rollout = self.collections.rollouts._items[rollout_id]
+        attempt.status = rollout.status = SUCCEEDED
+        attempt.end_time = rollout.end_time = now
+        self._running_rollout_ids.discard(rollout_id)
+        self._completion_events[rollout_id].set()
+        worker = self._worker(attempt)
+        worker.last_idle_time, worker.status = now, "idle"
+        worker.current_rollout_id = worker.current_attempt_id = None
+
+    async def write(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> list[Span]:
+        """Number the spans of a running attempt in order and add them; return those added.
+
+        A span whose id the attempt already has is left out.
+        """
+        tables = self.collections
+        held = tables.spans._items.setdefault(rollout_id, {}).setdefault(attempt_id, {})
+        last, added = tables.span_sequence_ids._values.get(rollout_id, 0), []
+        tables.span_sequence_ids._values[rollout_id] = last + len(spans)
+        for number, span in enumerate(spans, last + 1):
+            span.sequence_id = number
+            if span.span_id in held:
+                logger.error("attempt %s of rollout %s has two spans %s", attempt_id, rollout_id, span.span_id)
+                continue
+            held[span.span_id] = span
+            added.append(span)
+        tables.spans._size += len(added)
+        size = sum(map(span_bytes, added))
+        self._span_bytes_by_rollout[rollout_id] += size
+        self._total_span_bytes += size
+        tables.attempts._items[rollout_id][attempt_id].last_heartbeat_time = time.time()
+        await self._maybe_evict_spans(tables)
+        return added
+
+    def snapshot(self, resources_id: str) -> ResourcesUpdate | None:
+        """Resources by their id, if they are held; not a copy."""
+        return self.collections.resources._items.get(resources_id)
+
+    def status(self, rollout_id: str) -> str:
+        """Status of a rollout that the store holds."""
+        return self.collections.rollouts._items[rollout_id].status
+
+    def _busy(self, attempt: Attempt, now: float) -> Worker:
+        """Note that the worker of an attempt works on it."""
+        worker = self._worker(attempt)
+        worker.last_busy_time, worker.status = now, "busy"
+        worker.current_rollout_id, worker.current_attempt_id = attempt.rollout_id, attempt.attempt_id
+        return worker
+
+    def _worker(self, attempt: Attempt) -> Worker:
+        workers, name = self.collections.workers, attempt.worker_id or ""
+        if name not in workers._items:
+            self._insert(workers, Worker(worker_id=name), name)
+        return workers._items[name]
+
+    @staticmethod
+    def _insert(collection: Any, item: object, *keys: str) -> None:
+        branch = collection._items
+        for key in keys[:-1]:
+            branch = branch.setdefault(key, {})
+        branch[keys[-1]] = item
+        collection._size += 1
 
     async def withdraw(self, rollout_id: str) -> None:
         """Cancel a queued rollout; no runner will get it."""

@@ -16,6 +16,7 @@ from slime_agl.lightning._agl import (
     Span,
 )
 from slime_agl.lightning.spans import SpanBuffer
+from slime_agl.lightning.store import ReleasingStore
 
 
 class StoreView(LightningStore):
@@ -27,7 +28,7 @@ class StoreView(LightningStore):
 
     def __init__(
         self,
-        store: LightningStore,
+        store: ReleasingStore,
         buffer: SpanBuffer,
         attempted: AttemptedRollout,
         *,
@@ -48,7 +49,7 @@ class StoreView(LightningStore):
         return self._attempted.attempt
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        return self._own(await self._store.get_resources_by_id(resources_id))
+        return self._own(self._store.snapshot(resources_id))
 
     async def get_latest_resources(self) -> ResourcesUpdate | None:
         return self._own(await self._store.get_latest_resources())

@@ -28,6 +28,7 @@ class Ledger:
     _children: dict[int | None, list[int]] = field(default_factory=dict, init=False)
     _lengths: list[int] = field(default_factory=list, init=False)
     _covered: list[int] = field(default_factory=list, init=False)
+    _pictured: set[int] = field(default_factory=set, init=False)
 
     def commit(self, turn: Turn) -> Turn:
         """Append a turn.
@@ -46,6 +47,8 @@ class Ledger:
         self._children.setdefault(turn.parent, []).append(turn.index)
         self._lengths.append(before + len(turn.new_ids) + turn.output_length)
         self._covered.append(covered)
+        if turn.media is not None or turn.parent in self._pictured:
+            self._pictured.add(turn.index)
         return turn
 
     def children(self, index: int | None) -> list[int]:
@@ -91,7 +94,7 @@ class Ledger:
 
     def images(self, index: int | None) -> tuple[str, ...]:
         """Images in the sequence that ends with turn `index`, in order; empty for None."""
-        path = [] if index is None else self.path(index)
+        path = self.path(index) if index in self._pictured else []
         return tuple(image for turn in path if turn.media is not None for image in turn.media.images)
 
     def _cover(self, turn: Turn) -> int:

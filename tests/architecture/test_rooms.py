@@ -43,6 +43,7 @@ DOORS = {
     "aiohttp": {"engine"},
     "aiohttp.http_exceptions": {"local"},
     "aiohttp.web": {"gateway", "local"},
+    "aiologic": {"lightning"},
     "click": {"cli"},
     "daytona": {"sandbox"},
     "e2b": {"sandbox"},

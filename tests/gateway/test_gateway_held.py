@@ -77,9 +77,9 @@ def test_a_chain_of_turns_holds_one_text() -> None:
 def conversation() -> tuple[Conversation, Node, Node]:
     held = Conversation()
     first = Node(index=0, parent=None, added=(SYSTEM, ASK), reply=CALLED, tools=None, kwargs={}, last_id=7)
-    held.add(first)
+    held.add(first, first.added)
     second = Node(index=1, parent=first, added=(RESULT,), reply=SAID, tools=None, kwargs={}, last_id=7)
-    held.add(second)
+    held.add(second, second.prompt_messages())
     return held, first, second
 
 

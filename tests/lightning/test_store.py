@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from slime_agl.errors import SlimeAglError
-from slime_agl.lightning._agl import RolloutConfig
-from slime_agl.lightning.store import ReleasingStore
+from slime_agl.lightning._agl import InMemoryLightningStore, RolloutConfig, Span
+from slime_agl.lightning.store import ReleasingStore, span_bytes
 
 
 async def agent(task, llm):
@@ -88,12 +89,12 @@ async def test_a_cancelled_run_can_be_released(bench) -> None:
 
 async def test_a_running_rollout_is_not_forgotten() -> None:
     store = ReleasingStore()
-    rollout = await store.enqueue_rollout({}, mode="train", resources_id="none")
-    with pytest.raises(SlimeAglError, match=f"{rollout.rollout_id} is queuing"):
-        await store.forget([rollout.rollout_id])
-    await store.withdraw(rollout.rollout_id)
-    await store.forget([rollout.rollout_id, rollout.rollout_id, "ro-unknown"])
-    assert await store.get_rollout_by_id(rollout.rollout_id) is None
+    rollout_id = store.enqueue({}, mode="train", resources_id="none", config=RolloutConfig())
+    with pytest.raises(SlimeAglError, match=f"{rollout_id} is queuing"):
+        await store.forget([rollout_id])
+    await store.withdraw(rollout_id)
+    await store.forget([rollout_id, rollout_id, "ro-unknown"])
+    assert await store.get_rollout_by_id(rollout_id) is None
 
 
 def test_store_calls_never_suspend() -> None:
@@ -105,19 +106,120 @@ def test_store_calls_never_suspend() -> None:
     async def main() -> None:
         store = ReleasingStore()
         config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
-        rollout = result(store.enqueue_rollout({}, mode="train", resources_id="r", config=config))
-        first = result(store.dequeue_rollout(worker_id="Worker-1"))
-        assert first.rollout_id == rollout.rollout_id
-        result(store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed"))
-        second = result(store.dequeue_rollout(worker_id="Worker-1"))
+        rollout_id = store.enqueue({}, mode="train", resources_id="r", config=config)
+        first = store.dequeue(rollout_id, "Worker-1")
+        result(store.update_attempt(rollout_id, first.attempt.attempt_id, status="failed"))
+        second = store.dequeue(rollout_id, "Worker-1")
         assert second.attempt.sequence_id == 2
-        result(store.get_many_span_sequence_ids([(second.rollout_id, second.attempt.attempt_id)]))
-        result(store.cancel_attempt(second.rollout_id, second.attempt.attempt_id))
-        assert result(store.get_rollout_by_id(rollout.rollout_id)).status == "cancelled"
-        assert result(store.dequeue_rollout(worker_id="Worker-1")) is None
-        result(store.forget([rollout.rollout_id]))
+        result(store.write(rollout_id, second.attempt.attempt_id, [a_span(second)]))
+        result(store.cancel_attempt(rollout_id, second.attempt.attempt_id))
+        assert result(store.get_rollout_by_id(rollout_id)).status == "cancelled"
+        assert store.dequeue(rollout_id, "Worker-1") is None
+        result(store.forget([rollout_id]))
 
     asyncio.run(main())
+
+
+def a_span(attempted: Any, span_id: str = "0123456789abcdef") -> Span:
+    return Span.from_attributes(
+        attributes={"said": "something", "ids": [1, 2, 3]},
+        rollout_id=attempted.rollout_id,
+        attempt_id=attempted.attempt.attempt_id,
+        trace_id="0" * 32,
+        span_id=span_id,
+        name="a span",
+    )
+
+
+TASK = {"prompt": [{"role": "user", "content": "hello"}], "label": None}
+CONFIG = RolloutConfig(max_attempts=2, retry_condition=["failed", "timeout"])
+SPANS = (["a"], ["b", "c", "b"])
+
+
+async def by_upstream(store: InMemoryLightningStore) -> list[Any]:
+    """Run one execution that fails once, then succeeds, by upstream's own methods. Returns what the tables held."""
+    rollout_id = (await store.enqueue_rollout(TASK, mode="train", resources_id="rs-1", config=CONFIG)).rollout_id
+    seen = [tables(store)]
+    for status, names in zip(("failed", "succeeded"), SPANS, strict=True):
+        attempted = await store.dequeue_rollout(worker_id="Worker-1")
+        assert attempted is not None and attempted.rollout_id == rollout_id
+        seen.append(plain(attempted.model_dump()))
+        attempt_id = attempted.attempt.attempt_id
+        seen.append(tables(store))
+        await store.update_attempt(rollout_id, attempt_id, status="running")
+        seen.append(tables(store))
+        spans = [a_span(attempted, name) for name in names]
+        numbers = await store.get_many_span_sequence_ids([(rollout_id, attempt_id)] * len(spans))
+        for span, number in zip(spans, numbers, strict=True):
+            span.sequence_id = number
+        seen.append([plain(span.model_dump()) for span in await store.add_many_spans(spans)])
+        seen.append(tables(store))
+        await store.update_attempt(rollout_id, attempt_id, status=status, metadata=None)
+        seen.append((await store.get_rollout_by_id(rollout_id)).status)
+        seen.append(tables(store))
+    return seen
+
+
+async def by_the_straight_way(store: ReleasingStore) -> list[Any]:
+    """The same as `by_upstream`."""
+    rollout_id = store.enqueue(TASK, mode="train", resources_id="rs-1", config=CONFIG)
+    seen = [tables(store)]
+    for status, names in zip(("failed", "succeeded"), SPANS, strict=True):
+        attempted = store.dequeue(rollout_id, "Worker-1")
+        assert attempted is not None
+        seen.append(plain(attempted.model_dump()))
+        attempt_id = attempted.attempt.attempt_id
+        seen.append(tables(store))
+        store.run(rollout_id, attempt_id)
+        seen.append(tables(store))
+        added = await store.write(rollout_id, attempt_id, [a_span(attempted, name) for name in names])
+        seen.append([plain(span.model_dump()) for span in added])
+        seen.append(tables(store))
+        if status == "succeeded":
+            store.succeed(rollout_id, attempt_id)
+        else:
+            await store.update_attempt(rollout_id, attempt_id, status=status, metadata=None)
+        seen.append(store.status(rollout_id))
+        seen.append(tables(store))
+    return seen
+
+
+def tables(store: InMemoryLightningStore) -> dict[str, Any]:
+    """Everything that a store holds; ids by order of appearance, times as whether they are set."""
+    inside = {name: getattr(store.collections, name) for name in vars(store.collections) if name != "_lock"}
+    found: dict[str, Any] = {}
+    for name, collection in inside.items():
+        for inner in ("_items", "_values", "_size"):
+            found[f"{name}.{inner}"] = getattr(collection, inner, None)
+    names = ("_start_time_by_rollout", "_span_bytes_by_rollout", "_total_span_bytes", "_running_rollout_ids")
+    found |= {name: getattr(store, name) for name in names}
+    found["done"] = {name: event.is_set() for name, event in store._completion_events.items()}
+    return plain(found)
+
+
+def plain(value: Any, names: dict[str, str] | None = None) -> Any:
+    names = {} if names is None else names
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(), names)
+    if isinstance(value, dict):
+        return {plain(key, names): plain(item, names) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, deque)):
+        return [plain(item, names) for item in value]
+    if isinstance(value, str) and value.startswith(("ro-", "at-")):
+        return names.setdefault(value, f"{value[:3]}{len(names)}")
+    return "a time" if isinstance(value, float) else value
+
+
+async def test_the_straight_way_leaves_the_tables_as_upstreams_methods_do() -> None:
+    upstream = InMemoryLightningStore(scan_debounce_seconds=1e9, span_size_estimator=span_bytes)
+    assert await by_the_straight_way(ReleasingStore()) == await by_upstream(upstream)
+
+
+async def test_the_agent_gets_a_copy_of_its_task() -> None:
+    store = ReleasingStore()
+    rollout_id = store.enqueue(TASK, mode="train", resources_id="rs-1", config=CONFIG)
+    store.dequeue(rollout_id, "Worker-1").input["prompt"][0]["content"] = "changed"
+    assert TASK["prompt"][0]["content"] == "hello"
 
 
 async def test_resources_of_an_earlier_step_stay_while_a_rollout_uses_them(bench) -> None:

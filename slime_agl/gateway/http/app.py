@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import cast
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 import orjson
 from aiohttp import web
@@ -22,12 +23,14 @@ from slime_agl.gateway.protocols.completions import Completions
 from slime_agl.gateway.protocols.protocol import KEEP_ALIVE, Dialect, Exchange
 from slime_agl.gateway.protocols.responses.dialect import Responses, stored_response
 from slime_agl.gateway.refusal import Refusal, quoted, sealed
+from slime_agl.gateway.repeats import Repeats, plain
 from slime_agl.gateway.sessions.calls import Call, Mark
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.commits import TurnSink
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 KEEP_ALIVE_SECONDS = 10.0
 CLIENT_GONE = 499
@@ -59,6 +62,7 @@ class _Surface:
 
     def __init__(self, sessions: Sessions, renderer: Renderer, model: str, door: Door, sink: TurnSink) -> None:
         self._sessions, self._models, self._door, self._sink = sessions, Models(model), door, sink
+        self._repeats = Repeats()
         self._openai = ChatCompletions(model, renderer.token_bytes)
         self._anthropic = AnthropicMessages(model)
         self.routes = Routes()
@@ -117,12 +121,13 @@ class _Surface:
                 raw = await self._body(request, session, limit, place)
                 size = len(raw)
                 place.settle(size)
-                exchange = dialect.read(_parsed(raw), session)
+                body, digest = _json_of(raw, lambda raw: self._repeats.parse(raw, dialect.array, session.seen))
+                del raw
+                exchange = dialect.read(body, session)
                 session.bounds.check_turns(exchange.turns)
                 if session.sealed:
                     self._enter(request, target)
-                digest = (type(dialect), size, hash(raw))
-                del raw
+                digest = (type(dialect), size, digest)
                 call = self._sessions.call(session, exchange.turns, digest, Mark.of(request.headers))
                 return await self._answer(request, session, call, dialect, exchange)
             finally:
@@ -271,8 +276,12 @@ def _series(counter: str) -> str:
 
 
 def _parsed(raw: bytes) -> object:
+    return _json_of(raw, plain)
+
+
+def _json_of(raw: bytes, parse: Callable[[bytes], T]) -> T:
     try:
-        return orjson.loads(raw)
+        return parse(raw)
     except orjson.JSONDecodeError as error:
         raise Refusal(400, f"the request body is not JSON: {error}") from error
 

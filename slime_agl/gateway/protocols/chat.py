@@ -22,6 +22,7 @@ from slime_agl.trace.turn import LENGTH
 DONE = b"data: [DONE]\n\n"
 MOST_ANSWERS = 128
 MOST_ALTERNATIVES = 20
+TEXT_OR_NONE = {str, type(None)}
 
 # Fields of vLLM and SGLang servers that change no token, with the reason.
 ENGINE_BOOKKEEPING = {
@@ -72,6 +73,8 @@ FIELDS = fields.Table(
 
 class ChatCompletions:
     """The chat dialect. model: default model name. token_bytes: bytes of each id, for logprobs."""
+
+    array = "messages"
 
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
@@ -251,15 +254,19 @@ def forced_tool(choice: Any, name: Any, tools: list[dict[str, Any]] | None) -> s
 
 
 def _check_calls(messages: list[dict[str, Any]]) -> None:
-    for at, message in enumerate(messages):
-        calls = message.get("tool_calls")
-        if calls and not (isinstance(calls, list) and all(map(_is_call, calls))):
-            where = f"messages[{at}].tool_calls"
-            raise bad_field(where, f"{where} must be a list of {{id, type: 'function', function: {{name, arguments}}}}")
+    given = [calls for message in messages if (calls := message.get("tool_calls"))]
+    if not all(map(_are_calls, given)):
+        at = next(at for at, message in enumerate(messages) if not _are_calls(message.get("tool_calls") or []))
+        where = f"messages[{at}].tool_calls"
+        raise bad_field(where, f"{where} must be a list of {{id, type: 'function', function: {{name, arguments}}}}")
+
+
+def _are_calls(calls: Any) -> bool:
+    return type(calls) is list and all(map(_is_call, calls))
 
 
 def _is_call(call: Any) -> bool:
-    return isinstance(call, dict) and isinstance(call.get("id"), str | None)
+    return type(call) is dict and type(call.get("id")) in TEXT_OR_NONE
 
 
 def _tools(body: Mapping[str, Any], count: fields.Count) -> tuple[Tools | None, str, frozenset[str]]:

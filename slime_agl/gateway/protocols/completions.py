@@ -32,6 +32,8 @@ FIELDS = fields.Table(
 class Completions:
     """The completions dialect. model: default model name. decode: ids to text."""
 
+    array = ""
+
     def __init__(self, model: str, decode: Callable[[list[int]], str]) -> None:
         self._model, self._decode = model, decode
 

@@ -130,7 +130,7 @@ def objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     value = body.get(name)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+    if not isinstance(value, list) or not {dict}.issuperset(map(type, value)):
         raise bad_field(name, f"{name} must be a list of objects")
     return value
 

@@ -34,7 +34,12 @@ class Exchange(Protocol):
 
 
 class Dialect(Protocol):
-    """A protocol that agents use."""
+    """A protocol that agents use.
+
+    array: the field of a body in which a conversation grows from request to request, '' without one.
+    """
+
+    array: str
 
     def read(self, body: object, session: Session) -> Exchange:
         """Parse and check a request body.

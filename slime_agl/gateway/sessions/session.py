@@ -15,6 +15,7 @@ from slime_agl.errors import EngineError, EngineFailure, EngineRejected, Invaria
 from slime_agl.gateway.bodies import Bounds, Served
 from slime_agl.gateway.protocols.responses.stored import StoredResponses
 from slime_agl.gateway.refusal import Refusal
+from slime_agl.gateway.repeats import Seen
 from slime_agl.gateway.request import Message
 from slime_agl.gateway.sessions.calls import CallTable
 from slime_agl.gateway.sessions.gate import Gate
@@ -132,6 +133,7 @@ class Session:
         self.gate = gate
         self.bounds = bounds
         self.served = Served()
+        self.seen = Seen()
         self.ledger = Ledger(spec.rollout_id, spec.attempt_id)
         self.conversation = Conversation()
         self.own_prompts = OwnPrompts()

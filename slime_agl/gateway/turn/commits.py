@@ -126,7 +126,7 @@ class Committer:
         if request.prompt is None:
             node = _node(turn, request, prompt, reply)
             node.trains = not turn.untrained
-            session.conversation.add(node)
+            session.conversation.add(node, request.messages)
         elif prompt.start is not None and isinstance(request.prompt, str):
             whole = self._renderer.decode(list(turn.output_ids()))
             parent = prompt.start.node

@@ -51,6 +51,8 @@ FIELDS = fields.Table(
 class AnthropicMessages:
     """The Messages dialect. model: default model name."""
 
+    array = "messages"
+
     def __init__(self, model: str) -> None:
         self._model = model
 

@@ -49,6 +49,8 @@ FIELDS = fields.Table(
 class Responses:
     """The Responses dialect. model: default model name. token_bytes: bytes of each id, for logprobs."""
 
+    array = "input"
+
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
 

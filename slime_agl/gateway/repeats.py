@@ -1,0 +1,178 @@
+"""Parse request bodies that repeat an earlier one of their attempt and add to it.
+
+Agents send the whole conversation with every turn. Parsing it again, and releasing what was parsed, costs in proportion
+to the history: 0.72 ms for the 470 KB of turn 400. So the end of the conversation is noted by its place and hash; a
+body that begins with the same bytes, and ends with the same ones after the conversation, costs the parsing of what it
+adds. It still costs a hash (0.33 ms in all), which also recognises retries.
+
+The result is the same as without this (see `plain`), since JSON between two elements of an array means the same
+whatever comes before; but elements seen before are the same objects, so nobody may change them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from slime_agl.lru import LRU
+
+# Bytes below which parsing costs hardly more than recognising: 45 us and 35 us at this size.
+SHORT = 32 * 1024
+# Bodies of one attempt that may be continued: a conversation has the latest, and subagents have some.
+KEPT = 4
+# Some clients rewrite the conversation in each request. After so many bodies that nothing continued, none is noted.
+MOST_MISSES = 4
+# Fields other than the conversation, tools above all, that attempts share.
+SHARED = 512
+
+_value = json.JSONDecoder().raw_decode
+_space = re.compile(r"[ \t\n\r]*").match
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """A body that later ones may continue.
+
+    length: bytes up to the end of its array's last element, with their hash. rest: the bytes from there on.
+    fields: the body; its array is in `elements` instead.
+    """
+
+    array: str
+    length: int
+    digest: bytes
+    rest: bytes
+    fields: dict[str, Any]
+    elements: list[Any]
+
+
+class Seen:
+    """What one attempt has sent."""
+
+    __slots__ = ("misses", "noted")
+
+    def __init__(self) -> None:
+        self.noted: list[_Noted] = []
+        self.misses = 0
+
+    def note(self, noted: _Noted) -> None:
+        self.noted = [*self.noted, noted][-KEPT:]
+
+
+class Repeats:
+    """Parses the bodies of all attempts."""
+
+    def __init__(self) -> None:
+        self._shared: LRU[tuple[bytes, bytes], tuple[bytes, dict[str, Any]]] = LRU(SHARED)
+
+    def parse(self, raw: bytes, array: str, seen: Seen) -> tuple[Any, Hashable]:
+        """Return the parsed body, and a value that equal bodies of an attempt have in common.
+
+        array: the field with the conversation; '' if there is none.
+
+        Raises:
+            orjson.JSONDecodeError: the body is not JSON.
+        """
+        if len(raw) < SHORT or not array:
+            return plain(raw), hash(raw)
+        view, hashed, at = memoryview(raw), sha256(), 0
+        found = None
+        for noted in sorted(seen.noted, key=lambda noted: noted.length):
+            if noted.array == array and raw.startswith(b",", noted.length) and raw.endswith(noted.rest):
+                hashed.update(view[at : noted.length])
+                at = noted.length
+                if hashed.digest() == noted.digest:
+                    found = noted
+        if found is not None:
+            end = len(raw) - len(found.rest)
+            hashed.update(view[at:end])
+            digest, at = hashed.digest(), end
+            body = self._continued(raw, array, found, seen, digest)
+            if body is not None:
+                hashed.update(view[at:])
+                return body, hashed.digest()
+        hashed.update(view[at:])
+        body = plain(raw)
+        self._note(raw, array, body, seen)
+        return body, hashed.digest()
+
+    def _continued(self, raw: bytes, array: str, found: _Noted, seen: Seen, digest: bytes) -> dict[str, Any] | None:
+        """Parse what a body adds to an earlier one; None if that is not one or more elements."""
+        end = len(raw) - len(found.rest)
+        try:
+            added = plain(b"[" + raw[found.length + 1 : end] + b"]")
+        except orjson.JSONDecodeError:
+            return None
+        if not added:
+            return None
+        elements = [*found.elements, *added]
+        seen.note(_Noted(array, end, digest, found.rest, found.fields, elements))
+        seen.misses = 0
+        return {**found.fields, array: list(elements)}
+
+    def _note(self, raw: bytes, array: str, body: Any, seen: Seen) -> None:
+        if seen.misses >= MOST_MISSES or not isinstance(body, dict) or not isinstance(body.get(array), list):
+            return
+        seen.misses += 1
+        place = _place(raw, array)
+        if place is None:
+            return
+        begin, end = place
+        key = raw[:begin], raw[end:]
+        known = self._shared.used(key)
+        if known is None:
+            known = self._shared[key] = key[1], {**body, array: None}
+        seen.note(_Noted(array, end, sha256(memoryview(raw)[:end]).digest(), *known, list(body[array])))
+
+
+def plain(raw: bytes) -> Any:
+    return orjson.loads(raw)
+
+
+def _place(raw: bytes, array: str) -> tuple[int, int] | None:
+    """Find an array among the fields of an object: where its elements begin, and where the last one ends.
+
+    The last one counts, as in parsing. None without such a field or elements, or for what the standard library does not
+    parse.
+    """
+    # One character per byte, so places are the same; what strings hold does not matter.
+    text, found = raw.decode("latin-1"), None
+    try:
+        at = _next(text, _next(text, 0) + 1)
+        while text[at] != "}":
+            name, at = _value(text, at)
+            at = _next(text, _next(text, at) + 1)
+            if name == array:
+                if text[at] != "[":
+                    return None
+                found = _elements(text, at + 1)
+                at = _next(text, found[1]) + 1
+            else:
+                _, at = _value(text, at)
+            at = _next(text, at)
+            at = _next(text, at + 1) if text[at] == "," else at
+    except (ValueError, IndexError, RecursionError):
+        return None
+    return found
+
+
+def _elements(text: str, begin: int) -> tuple[int, int]:
+    """Where the elements of an array begin and end. Raises ValueError if it has none."""
+    at = _next(text, begin)
+    while True:
+        _, end = _value(text, at)
+        at = _next(text, end)
+        if text[at] != ",":
+            return begin, end
+        at = _next(text, at + 1)
+
+
+def _next(text: str, at: int) -> int:
+    """Skip white space."""
+    found = _space(text, at)
+    return at if found is None else found.end()
