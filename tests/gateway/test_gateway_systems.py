@@ -69,7 +69,7 @@ async def test_where_the_template_takes_them_nothing_changes_and_nothing_is_coun
     script("Yes.", "Still.")
     await talk(await bench.open(), [system("One."), user("Hi."), system("Two.")], [system("Three.")])
     proof = await bench.prove(fake_sglang)
-    assert proof.one_segment(2) and proof.left.counters == {}
+    assert proof.one_segment(2) and proof.left.counters.keys() <= {"held_tokens", "reused_tokens"}
     assert fake_sglang.tokenizer.decode(fake_sglang.requests[-1].input_ids).count("<|im_start|>system\n") == 3
 
 
