@@ -79,6 +79,12 @@ class SandboxError(SlimeAglError):
     boundary = "sandbox"
 
 
+class RunnerError(SlimeAglError):
+    """A runner of another process ended, or can no longer reach its store, while its agent ran."""
+
+    boundary = "runner"
+
+
 class RewardError(SlimeAglError):
     """An execution has no reward, or an unusable one."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from slime_agl.credit.emitted import Emitted, Reward
-from slime_agl.errors import EngineFailure, SandboxError
+from slime_agl.errors import EngineFailure, RunnerError, SandboxError
 from slime_agl.gateway.sessions.session import SealedSession
 from slime_agl.lightning.outcome import Lane, RolloutOutcome
 from slime_agl.record.run import Try
@@ -26,7 +26,9 @@ REFUSED = "the gateway refused its first request: "
 # Leads the reasons of an execution all of whose turns `agl.train` excludes.
 LEFT_OUT = "none of its turns trains under agl.train"
 
-Failure = Literal["", "agent_error", "engine_error", "sandbox_error", "deadline", "no_llm_call", "no_reward"]
+Failure = Literal[
+    "", "agent_error", "engine_error", "sandbox_error", "runner_error", "deadline", "no_llm_call", "no_reward"
+]
 
 
 class Watcher(Protocol):
@@ -195,6 +197,8 @@ def failure_of(
         return "deadline"
     if error_type == SandboxError.__name__:
         return "sandbox_error"
+    if error_type == RunnerError.__name__:
+        return "runner_error"
     if status != "succeeded":
         return "engine_error" if engine_errors else "agent_error"
     if has_tokens:

@@ -24,7 +24,12 @@ with warnings.catch_warnings():
     from agentlightning.litagent.decorator import FunctionalLitAgent
     from agentlightning.runner import LitAgentRunner
     from agentlightning.semconv import LightningSpanAttributes
-    from agentlightning.store import InMemoryLightningStore, LightningStore, LightningStoreServer
+    from agentlightning.store import (
+        InMemoryLightningStore,
+        LightningStore,
+        LightningStoreClient,
+        LightningStoreServer,
+    )
     from agentlightning.tracer import Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
     from agentlightning.tracer.dummy import DummySpanRecordingContext
     from agentlightning.types import (
@@ -32,6 +37,7 @@ with warnings.catch_warnings():
         Attempt,
         AttemptedRollout,
         Attributes,
+        NamedResources,
         PromptTemplate,
         ProxyLLM,
         Resource,
@@ -41,6 +47,7 @@ with warnings.catch_warnings():
         Span,
         SpanCoreFields,
         TraceStatus,
+        Worker,
     )
     from agentlightning.utils.otel import extract_links_from_attributes, query_linked_spans
     from agentlightning.utils.server_launcher import PythonServerLauncherArgs
@@ -58,7 +65,9 @@ __all__ = [
     "InMemoryLightningStore",
     "LightningSpanAttributes",
     "LightningStore",
+    "LightningStoreClient",
     "LightningStoreServer",
+    "NamedResources",
     "LitAgent",
     "LitAgentRunner",
     "PromptTemplate",
@@ -72,6 +81,7 @@ __all__ = [
     "SpanCoreFields",
     "TraceStatus",
     "Tracer",
+    "Worker",
     "clear_active_tracer",
     "extract_links_from_attributes",
     "get_active_tracer",
