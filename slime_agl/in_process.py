@@ -209,13 +209,13 @@ class InProcess:
         """Pause training: turns wait at the gateway and deadlines stop. Returns when no training request is at the
         engine. Agents stay alive, and continue whatever does not need the engine.
         """
-        self._lightning.pause(TRAIN)
+        await self._lightning.pause(TRAIN)
         await self._gateway.park(TRAIN)
 
     async def resume(self) -> None:
         """End `park`: interrupted turns resume from their partial output."""
         await self._gateway.resume(TRAIN)
-        self._lightning.resume(TRAIN)
+        await self._lightning.resume(TRAIN)
 
     async def abort(self, origin: str) -> None:
         """Abort the engine requests of another process, which has ended."""

@@ -19,6 +19,7 @@ _late_proxy.register()
 with warnings.catch_warnings():
     # Deprecation warnings of other packages would fail the import under "error".
     warnings.simplefilter("ignore")
+    from agentlightning.algorithm.fast import FastAlgorithm
     from agentlightning.emitter.reward import get_reward_value, get_rewards_from_span
     from agentlightning.litagent import LitAgent
     from agentlightning.litagent.decorator import FunctionalLitAgent
@@ -61,6 +62,7 @@ __all__ = [
     "AttemptedRollout",
     "Attributes",
     "DummySpanRecordingContext",
+    "FastAlgorithm",
     "FunctionalLitAgent",
     "InMemoryLightningStore",
     "LightningSpanAttributes",

@@ -78,7 +78,6 @@ class ExternalLightning:
         self._gate: asyncio.Semaphore | None = None
         self._clocks: dict[Lane, WorkingClock] = {}
         self._paused_at: dict[Lane, float] = {}
-        self._chores: set[asyncio.Task[None]] = set()
         self._ended: list[str] = []
         self._failures = FailureLog()
         self._attempts: Counter[str] = Counter()
@@ -121,14 +120,14 @@ class ExternalLightning:
     def _store(self) -> LightningStore:
         return self._external.store
 
-    def pause(self, lane: Lane) -> None:
+    async def pause(self, lane: Lane) -> None:
         """Stop the deadlines of a lane. Its runners may take queued rollouts; their turns wait at the gateway."""
         if lane not in self._paused_at:
             self._paused_at[lane] = asyncio.get_running_loop().time()
             self._watch.pause(lane)
-            self._chore(self._move_deadlines(lane, paused=True))
+            await self._move_deadlines(lane, paused=True)
 
-    def resume(self, lane: Lane) -> None:
+    async def resume(self, lane: Lane) -> None:
         """End a pause."""
         began = self._paused_at.pop(lane, None)
         if began is None:
@@ -137,7 +136,7 @@ class ExternalLightning:
         for rollout in self._open.values():
             if rollout.lane == lane:
                 rollout.parked_seconds += asyncio.get_running_loop().time() - began
-        self._chore(self._move_deadlines(lane, paused=False))
+        await self._move_deadlines(lane, paused=False)
 
     async def close(self) -> None:
         if self._loop is None:
@@ -145,8 +144,6 @@ class ExternalLightning:
             return
         await self._watch.stop()
         await asyncio.gather(*(self._give_up(rollout) for rollout in list(self._open.values())))
-        if self._chores:
-            await asyncio.wait(self._chores)
         await self._external.close()
         self._loop = None
 
@@ -321,21 +318,22 @@ class ExternalLightning:
         """Suspend the store's deadlines of open rollouts, or set them anew, later by what they were parked."""
         if self._timeout is None:
             return
-        for rollout in [rollout for rollout in self._open.values() if rollout.lane == lane]:
+        timeout = self._timeout
+
+        async def move(rollout: OpenRollout) -> None:
             config = RolloutConfig(
                 max_attempts=rollout.max_attempts,
                 retry_condition=self._retried,  # type: ignore[arg-type]
-                timeout_seconds=None if paused else self._timeout + rollout.parked_seconds,
+                timeout_seconds=None if paused else timeout + rollout.parked_seconds,
             )
+            assert self._gate is not None
             try:
-                await self._store.update_rollout(rollout.rollout_id, config=config)
+                async with self._gate:
+                    await self._store.update_rollout(rollout.rollout_id, config=config)
             except Exception as error:  # the store's client raises whatever its HTTP library raises
                 logger.warning("the deadline of rollout %s cannot be moved: %s", rollout.rollout_id, error)
 
-    def _chore(self, work: Work[None]) -> None:
-        task = asyncio.create_task(work)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+        await asyncio.gather(*(move(rollout) for rollout in list(self._open.values()) if rollout.lane == lane))
 
     def call(self, work: Work[T]) -> asyncio.Future[T]:
         """Run work on this side's loop, for a caller on another one."""

@@ -146,7 +146,7 @@ class OpenRollout:
         # The gateway has committed the last turn; its span is on its way through this loop.
         await asyncio.sleep(0)
         await opened.spans.write()
-        status = attempt.status if attempt is last else "superseded"
+        status = attempt.status if attempt is last or attempt.status in OVER - {"succeeded"} else "superseded"
         spans = await self._spans(attempt.attempt_id, patient=status == "succeeded")
         error, error_type = _failure(status, attempt, spans, rollout_status, lost=attempt.attempt_id in self.lost)
         try:

@@ -39,11 +39,11 @@ class LightningSide(Protocol):
         """Handle SystemExit or KeyboardInterrupt from the event loop. Called on its thread, between two rounds."""
         ...
 
-    def pause(self, lane: Lane) -> None:
+    async def pause(self, lane: Lane) -> None:
         """Stop the deadlines of a lane, and start no more of its agents where this side starts them."""
         ...
 
-    def resume(self, lane: Lane) -> None:
+    async def resume(self, lane: Lane) -> None:
         """End a pause."""
         ...
 
