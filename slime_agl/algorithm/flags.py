@@ -36,6 +36,15 @@ class KnownFlags:
     whole: bool = False
 
 
+def check_names(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a key that cannot be a flag, or that the Trainer decides."""
+    for name in config:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ConfigError(f"the key {name!r} is no flag of slime in snake case, such as n_samples_per_prompt")
+        if name in OURS:
+            raise ConfigError(f"{name} is set by slime_agl.SLIME, from the Trainer's datasets and agent; leave it out")
+
+
 def check_keys(config: Mapping[str, Any], known: KnownFlags) -> None:
     """Refuse keys that slime does not have: its parser ignores unknown flags without a word.
 
@@ -44,11 +53,6 @@ def check_keys(config: Mapping[str, Any], known: KnownFlags) -> None:
     Raises:
         ConfigError: names the key and the nearest flag.
     """
-    for name in config:
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ConfigError(f"the key {name!r} is no flag of slime in snake case, such as n_samples_per_prompt")
-        if name in OURS:
-            raise ConfigError(f"{name} is set by slime_agl.SLIME, from the Trainer's datasets and agent; leave it out")
     unknown = [name for name in config if name != "agl" and name not in known.flags]
     for name in unknown:
         near = difflib.get_close_matches(name, known.flags, n=1, cutoff=0.6 if known.whole else NEAR)

@@ -48,12 +48,11 @@ def task(sample: Any) -> Any:
 def _prompt(row: Any) -> str:
     if isinstance(row, str):
         return row
-    found = (
-        next((row[key] for key in PROMPT_KEYS if isinstance(row.get(key), str)), None)
-        if isinstance(row, dict)
-        else None
-    )
-    return found if found is not None else json.dumps(row, ensure_ascii=False)
+    if isinstance(row, dict):
+        for key in PROMPT_KEYS:
+            if isinstance(row.get(key), str):
+                return row[key]
+    return json.dumps(row, ensure_ascii=False)
 
 
 def _require_json(value: Any, where: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from slime_agl.algorithm.driver import Command, ray_job, run_driver
-from slime_agl.algorithm.flags import KnownFlags, check_keys, words_of
+from slime_agl.algorithm.flags import KnownFlags, check_keys, check_names, words_of
 from slime_agl.algorithm.rows import TASK, Rows, write_rows
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
@@ -47,15 +47,15 @@ class SLIME(FastAlgorithm):
     config: slime's flags in snake case, and under `agl` settings of this package. True is a flag without a value, a
         list several values.
     slime_dir: slime's checkout; by default $SLIME_DIR, else where slime can be imported, else /root/slime.
-    driver: slime's script, or `local`: no slime and no GPU, but a small model on this machine's CPU, its own learner and
-        the same rollout, for a first try. `hf_checkpoint` is then `tiny` by default.
+    driver: slime's script, or `local`: no slime and no GPU, but a small model on this machine's CPU, a learner of its
+        own and the same rollout, for a first try. `hf_checkpoint` is then `tiny` by default.
     launch: start the driver here, or submit it to Ray's job server ($RAY_ADDRESS, http://127.0.0.1:8265).
     env: further environment variables of the driver.
     work_dir: folder for the datasets and settings that the driver reads, shared with its machine; kept. By default a
         temporary one.
 
-    The Trainer's store and runners are used: the driver enqueues into that store over HTTP, and the runners' calls go to
-    the gateway in slime's rollout process. The same object serves `Trainer.fit` and `Trainer.dev`.
+    The Trainer's store and runners are used: the driver enqueues into that store over HTTP, and the runners' calls go
+    to the gateway in slime's rollout process. The same object serves `Trainer.fit` and `Trainer.dev`.
 
     Raises:
         ConfigError: the driver or the way to launch it is unknown, a key or value cannot be a flag.
@@ -86,7 +86,7 @@ class SLIME(FastAlgorithm):
         if not isinstance(section, Mapping):
             raise ConfigError(f"agl is {section!r}, it must be a mapping of keys to values")
         Config.read({**section, "store": {"url": "http://checked.now", **(section.get("store") or {})}})
-        check_keys(self._config, KnownFlags())
+        check_names(self._config)
         _lead_traces()
 
     async def run(self, train_dataset: Rows | None = None, val_dataset: Rows | None = None) -> None:
@@ -100,6 +100,7 @@ class SLIME(FastAlgorithm):
             raise ConfigError("Trainer.fit was given no train_dataset; slime_agl.SLIME trains on its rows")
         known = await self._known_flags()
         check_keys(self._config, known)
+        logger.info("%d flags of slime are known, %s", len(known.flags), "all" if known.whole else "others unchecked")
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(self._folder())
             store = self.get_store()
@@ -213,8 +214,8 @@ def _slime_dir(given: str | Path | None) -> Path:
         if (place / "train.py").is_file() and (place / "slime" / "utils" / "arguments.py").is_file():
             return place.absolute()
     raise ConfigError(
-        f"no checkout of slime in {', '.join(map(str, places))}; pass slime_dir, or set SLIME_DIR. Without slime and GPU, "
-        'driver="local" trains a small model on this machine'
+        f"no checkout of slime in {', '.join(map(str, places))}; pass slime_dir, or set SLIME_DIR. Without slime and "
+        'GPU, driver="local" trains a small model on this machine'
     )
 
 
