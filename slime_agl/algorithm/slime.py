@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,12 +24,18 @@ from slime_agl.algorithm.rows import TASK, Rows, write_rows
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
 from slime_agl.host.defaults import CUSTOM_RM, REWARD_POST_PROCESS, ROLLOUT_FUNCTION
-from slime_agl.lightning._agl import FastAlgorithm, LightningStore, LightningStoreClient, LightningStoreServer
+from slime_agl.lightning._agl import (
+    AgentOpsTracer,
+    FastAlgorithm,
+    LightningStore,
+    LightningStoreClient,
+    LightningStoreServer,
+)
 
 logger = logging.getLogger(__name__)
 
 LOCAL = "local"
-LOCAL_DRIVER, KNOWN_FLAGS = "slime_agl.algorithm.local", "slime_agl.algorithm.known_flags"
+LOCAL_DRIVER, KNOWN_FLAGS = "slime_agl.algorithm.local", "slime_agl.host.known_flags"
 DRIVERS = ("train.py", "train_async.py", LOCAL)
 INITIAL = "slime_agl-initial"
 EVAL_INTERVAL = 10
@@ -107,14 +113,23 @@ class SLIME(FastAlgorithm):
             url = await stack.enter_async_context(_served(store))
             if isinstance(store, LightningStoreServer):
                 require_traces_led(url)
+            self._warn_of_tracer()
             section = await self._section(url)
             flags = self._flags(folder, train_dataset, val_dataset)
             command = self._command(folder, flags, section, known)
             logger.info("starting slime's driver: %s", " ".join(command.words))
             await run_driver(command)
 
+    def _warn_of_tracer(self) -> None:
+        if _fixes_address() and isinstance(self.get_trainer().tracer, AgentOpsTracer):
+            logger.warning(
+                "with OpenTelemetry 1.45 or later AgentOps exports nothing, so rewards that the agent emits are lost; "
+                "rewards that it returns are not. Pass tracer=agl.OtelTracer() to the Trainer, or install "
+                "slime_agl[trainer]"
+            )
+
     @contextlib.contextmanager
-    def _folder(self) -> Any:
+    def _folder(self) -> Iterator[Path]:
         if self._work_dir is not None:
             self._work_dir.mkdir(parents=True, exist_ok=True)
             yield self._work_dir.absolute()

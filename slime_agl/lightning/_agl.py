@@ -31,7 +31,7 @@ with warnings.catch_warnings():
         LightningStoreClient,
         LightningStoreServer,
     )
-    from agentlightning.tracer import Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
+    from agentlightning.tracer import AgentOpsTracer, Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
     from agentlightning.tracer.dummy import DummySpanRecordingContext
     from agentlightning.types import (
         LLM,
@@ -56,6 +56,7 @@ with warnings.catch_warnings():
 AnyAgent = LitAgent[Any]
 
 __all__ = [
+    "AgentOpsTracer",
     "AnyAgent",
     "LLM",
     "Attempt",

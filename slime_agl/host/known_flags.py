@@ -1,4 +1,4 @@
-"""Tell the flags of slime's driver, where slime is: `python -m slime_agl.algorithm.known_flags SLIME_DIR`.
+"""Tell the flags of slime's driver, where slime is: `python -m slime_agl.host.known_flags SLIME_DIR`.
 
 Writes JSON: {"whole": bool, "flags": {name in snake case: kind}}. kind: `value`, `list`, `switch` (without a value),
 `either` (also with `--no-`) or `clears`. whole: no flag of slime, SGLang or Megatron can be missing.
