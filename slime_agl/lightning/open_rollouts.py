@@ -19,7 +19,7 @@ from slime_agl.lightning.outcome import (
     RolloutOutcome,
     Status,
 )
-from slime_agl.lightning.rewards import rewards_of
+from slime_agl.lightning.rewards import in_order, rewards_of
 from slime_agl.lightning.side import Port
 from slime_agl.lightning.turn_spans import TurnSink, TurnSpans
 
@@ -180,7 +180,7 @@ class OpenRollout:
                 break
             await asyncio.sleep(seconds)
             spans = list(await self._store.query_spans(self.rollout_id, attempt_id))
-        return sorted(spans, key=lambda span: span.sequence_id)
+        return in_order(spans)
 
     async def _withdrawn(self) -> AttemptOutcome:
         """The outcome of a rollout that was cancelled in the store before a runner took it."""
