@@ -290,7 +290,6 @@ class Config:
         if self.store.serve is not None and mode != "external":
             raise ConfigError(f"agl.store.serve is {self.store.serve}; set agl.runners.mode: external with it")
         for name, value, why in (
-            ("agent", self.agent, "the runners of agl.store bring their own agent"),
             ("workers.count", self.workers.count, "the runners of agl.store are processes already"),
             ("dashboard_port", self.dashboard_port, "the store of agl.store has a dashboard of its own"),
         ):

@@ -48,6 +48,8 @@ def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) ->
 def cautions(args: RolloutArgs, config: Config) -> Iterator[str]:
     """Options that work, but not in every case or not as expected."""
     trainer = args.trainer
+    if config.external and config.agent:
+        yield f"agl.agent is {config.agent}, and is not run: the runners of agl.store bring their own agent"
     if config.teacher is not None and (args.rollout_temperature != 1 or args.rollout_top_p != 1):
         yield (
             f"agl.teacher scores at temperature 1 over all tokens, as SGLang does, and slime compares that with the "

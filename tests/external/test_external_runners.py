@@ -76,7 +76,7 @@ def test_templates_reach_agents_elsewhere(fake_sglang, step, runners):
         ({"store": {"url": "http://h:1", "serve": "h:1"}}, "not both"),
         ({"store": {"url": "http://h:1"}, "runners": {"mode": "thread"}}, "drop one"),
         ({"store": {"url": "http://h:1"}, "workers": {"count": 2}}, "agl.workers.count"),
-        ({"store": {"url": "http://h:1"}, "agent": "a.b"}, "agl.agent"),
+        ({"store": {"url": "http://h:1"}, "dashboard_port": 4748}, "agl.dashboard_port"),
     ],
 )
 def test_settings_that_contradict_are_refused(section, words):
