@@ -57,19 +57,15 @@ async def run_driver(command: Command) -> None:
     Raises:
         HostError: it cannot be started, or failed; carries the last lines of its output.
     """
+    starting = asyncio.ensure_future(_started(command))
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command.words,
-            cwd=command.directory,
-            env=dict(command.environment),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_end_with_parent,
-        )
-    except OSError as error:
-        raise HostError(f"{command.words[0]} cannot be started in {command.directory}: {error}") from error
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # It may run already.
+        await asyncio.wait({starting})
+        if starting.exception() is None:
+            await _to_its_end(_end(starting.result(), command))
+        raise
     tail: deque[str] = deque(maxlen=LINES_KEPT)
     passing = asyncio.ensure_future(_passed_on(process.stdout, tail))
     try:
@@ -84,6 +80,22 @@ async def run_driver(command: Command) -> None:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         last = "\n".join(tail)
         raise HostError(f"slime's driver ended with {how}; the last lines of its log:\n{last}")
+
+
+async def _started(command: Command) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command.words,
+            cwd=command.directory,
+            env=dict(command.environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+    except OSError as error:
+        raise HostError(f"{command.words[0]} cannot be started in {command.directory}: {error}") from error
 
 
 async def _passed_on(output: asyncio.StreamReader | None, tail: deque[str]) -> None:
