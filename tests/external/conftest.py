@@ -75,10 +75,17 @@ def step(fake_sglang: Any, rollout_args: Callable[..., Any], port: int) -> Itera
     with ExitStack() as stack:
         stack.callback(shutdown)
 
-        def run(rows: list[Any], number: int = 0, *, agl: dict[str, Any] | None = None, **overrides: Any) -> Any:
+        def run(
+            rows: list[Any],
+            number: int = 0,
+            *,
+            agl: dict[str, Any] | None = None,
+            responder: Callable[..., str] | None = None,
+            **overrides: Any,
+        ) -> Any:
             section = {"store": {"serve": f"127.0.0.1:{port}"}, **(agl or {})}
             section["runners"] = {"mode": "external", "timeout_seconds": 60.0, **section.get("runners", {})}
-            fake_sglang.answer_with(lambda request: f"so it is {len(request.input_ids)}")
+            fake_sglang.answer_with(responder or (lambda request: f"so it is {len(request.input_ids)}"))
             args = rollout_args(**{"rollout_batch_size": len(rows), "agl": section, **overrides})
             run.source = ListDataSource(rows, args.n_samples_per_prompt)
             return generate(args, number, run.source)

@@ -50,6 +50,58 @@ def calls_nothing(task: dict[str, Any], llm: agl.LLM) -> float:
     return 1.0
 
 
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@agl.rollout
+async def autogen(task: dict[str, Any], llm: agl.LLM) -> float:
+    """As in Agent Lightning's calc_x: an AutoGen agent with a tool."""
+    from autogen_agentchat.agents import AssistantAgent
+    from autogen_core.models import ModelFamily, ModelInfo
+    from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+    info = ModelInfo(
+        vision=False, function_calling=True, json_output=False, family=ModelFamily.UNKNOWN, structured_output=False
+    )
+    client = OpenAIChatCompletionClient(
+        model=llm.model, base_url=llm.endpoint, api_key=llm.api_key or "none", model_info=info
+    )
+    agent = AssistantAgent("calc", model_client=client, tools=[add], max_tool_iterations=3)
+    done = await agent.run(task=task["prompt"])
+    await client.close()
+    return float("10" in str(done.messages[-1].to_text()))
+
+
+@agl.rollout
+def langgraph(task: dict[str, Any], llm: agl.LLM) -> float:
+    import warnings
+
+    from langchain_openai import ChatOpenAI
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from langgraph.prebuilt import create_react_agent
+
+        model = ChatOpenAI(model=llm.model, base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0)
+        graph = create_react_agent(model, [add])
+    done = graph.invoke({"messages": [("user", task["prompt"])]})
+    return float("10" in done["messages"][-1].content)
+
+
+@agl.llm_rollout
+async def plain_async(task: dict[str, Any], llm: agl.LLM) -> float:
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="dummy", max_retries=0) as client:
+        answer = await client.responses.create(model=llm.model, input=task["prompt"])
+    return float("10" in answer.output_text)
+
+
+@agl.rollout
+def templated(task: dict[str, Any], llm: agl.LLM, prompt_template: agl.PromptTemplate) -> float:
+    return float("10" in _ask(llm, [{"role": "user", "content": prompt_template.format(question=task["prompt"])}]))
+
+
 class WithTemplate(agl.LitAgent[dict[str, Any]]):
     def rollout(self, task: dict[str, Any], resources: agl.NamedResources, rollout: agl.Rollout) -> float:
         prompt = resources["greeting"].format(name=task["prompt"])

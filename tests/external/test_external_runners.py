@@ -9,6 +9,7 @@ from slime_agl.config import Config
 from slime_agl.errors import AgentError, ConfigError
 from slime_agl.rollout import generate
 from slime_agl.testing.host import ListDataSource
+from slime_agl.testing.tokenizer import tool_call_text
 from tests.external.hand import ask, samples, store
 
 
@@ -64,6 +65,22 @@ def test_templates_reach_agents_elsewhere(fake_sglang, step, runners):
     output = step(["you"], agl={"templates": {"greeting": "Hello {name}!"}})
     assert samples(output)[0].reward == 1.0
     assert "Hello you!" in fake_sglang.requests[0].text
+
+
+def adds(request):
+    """Call the tool where the agent has it, else answer."""
+    said = request.text
+    called = "tool_response" in said or "<|im_start|>tool" in said
+    return "It is 10." if called or "add" not in said else tool_call_text("add", {"a": 3, "b": 7})
+
+
+@pytest.mark.parametrize("agent", ["autogen", "langgraph", "plain_async", "templated"])
+def test_agents_of_other_frameworks_run_unchanged(fake_sglang, step, runners, token_exact, agent):
+    runners(agent)
+    output = step(["3 + 7?"], responder=adds, agl={"templates": {"question": "Answer: {question}"}})
+    assert [sample.reward for sample in samples(output)] == [1.0]
+    turns = 2 if agent in ("autogen", "langgraph") else 1
+    assert len(fake_sglang.answers) == turns and token_exact(fake_sglang, output.samples) > 0
 
 
 @pytest.mark.parametrize(
