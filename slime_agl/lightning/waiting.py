@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slime_agl.errors import SlimeAglError
-from slime_agl.lightning._agl import AttemptedRollout, Worker
+from slime_agl.lightning._agl import AttemptedRollout, Rollout, Worker
 from slime_agl.lightning.clock import WorkingClock
 from slime_agl.lightning.open_rollouts import OpenRollout
 from slime_agl.lightning.outcome import Lane
@@ -18,10 +18,11 @@ from slime_agl.lightning.stores import ExternalStore
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.05, 1.0, 1.5
 # A look may take this share of the time at most.
 SHARE = 0.05
-CENSUS_SECONDS = 5.0
+CENSUS_SECONDS, COMPARE_SECONDS = 5.0, 60.0
 IDLE_SECONDS = 30.0
 # Without an answer of the store for this long, everything that waits for it fails.
 SILENT_SECONDS = 300.0
+RUNNING = ("preparing", "running")
 FINISHED = ("succeeded", "failed", "cancelled")
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Watch:
         self._clocks: dict[str, WorkingClock] = {}
         self._task: asyncio.Task[None] | None = None
         self._finishing: dict[str, asyncio.Task[None]] = {}
-        self._answered = self._worked = 0.0
+        self._answered = self._worked = self._compared = 0.0
         self._silence_told = False
         self.lost = self.runners = self.looks = 0
         self.look_seconds = 0.0
@@ -68,7 +69,7 @@ class Watch:
 
     def add(self, rollout: OpenRollout) -> None:
         if not self._open:
-            self._answered = self._worked = time.monotonic()
+            self._answered = self._worked = self._compared = time.monotonic()
         self._open[rollout.rollout_id] = rollout
         self._some.set()
         self.hint()
@@ -96,19 +97,20 @@ class Watch:
             await self._some.wait()
             await self._wait(wait)
             began = time.monotonic()
+            found = False
             try:
                 found = await self._look()
+                took = time.monotonic() - began
                 if began - census >= CENSUS_SECONDS:
                     census = began
                     await self._count()
                 self._answered, self._silence_told = time.monotonic(), False
             except Exception as error:  # the store's client raises whatever its HTTP library raises
                 self._silent(error)
-                found = False
-            took = time.monotonic() - began
+                took = time.monotonic() - began
             self.looks += 1
             self.look_seconds += took
-            await asyncio.sleep(took / SHARE)
+            await asyncio.sleep(min(took / SHARE, MOST_SECONDS))
             wait = FIRST_SECONDS if found else min(wait * GROWTH, MOST_SECONDS)
 
     async def _wait(self, seconds: float) -> None:
@@ -162,13 +164,13 @@ class Watch:
                     )
 
     async def _count(self) -> None:
-        """Look at each open rollout and at the runners: which have vanished, which make no progress."""
+        """Look at the runners and at the rollouts that they run; now and then at all, for those that have vanished."""
         store = self._external.store
         open_ = dict(self._open)
-        present = {rollout.rollout_id: rollout for rollout in await store.query_rollouts(rollout_id_in=list(open_))}
+        running = await store.query_rollouts(rollout_id_in=list(open_), status_in=RUNNING)
         workers = {worker.worker_id: worker for worker in await store.query_workers()}
         self._note_runners(workers)
-        if any(rollout.status in ("preparing", "running") for rollout in present.values()):
+        if running:
             self._worked = time.monotonic()
         elif time.monotonic() - self._worked > IDLE_SECONDS:
             self._worked = time.monotonic()
@@ -179,18 +181,24 @@ class Watch:
                 self._external.where,
                 IDLE_SECONDS,
             )
-        for rollout_id, opened in open_.items():
-            rollout = present.get(rollout_id)
-            if rollout is None:
-                if not opened.done.done():
-                    opened.done.set_exception(
-                        SlimeAglError(
-                            f"the store at {self._external.where} no longer has rollout {rollout_id}; was it "
-                            "restarted? Its rollouts do not survive that"
-                        )
-                    )
-            elif isinstance(rollout, AttemptedRollout) and rollout.status in ("preparing", "running"):
+        for rollout in running:
+            opened = open_.get(rollout.rollout_id)
+            if opened is not None and isinstance(rollout, AttemptedRollout):
                 await self._judge(opened, rollout, workers)
+        if time.monotonic() - self._compared >= COMPARE_SECONDS:
+            self._compared = time.monotonic()
+            self._fail_vanished(open_, await store.query_rollouts(rollout_id_in=list(open_)))
+
+    def _fail_vanished(self, open_: Mapping[str, OpenRollout], present: Iterable[Rollout]) -> None:
+        there = {rollout.rollout_id for rollout in present}
+        for rollout_id, opened in open_.items():
+            if rollout_id not in there and not opened.done.done():
+                opened.done.set_exception(
+                    SlimeAglError(
+                        f"the store at {self._external.where} no longer has rollout {rollout_id}; was it restarted? "
+                        "Its rollouts do not survive that"
+                    )
+                )
 
     def _note_runners(self, workers: Mapping[str, Worker]) -> None:
         now = time.monotonic()
