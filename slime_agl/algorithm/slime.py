@@ -9,11 +9,9 @@ import json
 import logging
 import os
 import shutil
-import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -107,12 +105,9 @@ class SLIME(FastAlgorithm):
         known = await self._known_flags()
         check_keys(self._config, known)
         logger.info("%d flags of slime are known, %s", len(known.flags), "all" if known.whole else "others unchecked")
-        async with AsyncExitStack() as stack:
-            folder = stack.enter_context(self._folder())
-            store = self.get_store()
-            url = await stack.enter_async_context(_served(store))
-            if isinstance(store, LightningStoreServer):
-                require_traces_led(url)
+        url = _address(self.get_store())
+        require_traces_led(url)
+        with self._folder() as folder:
             self._warn_of_tracer()
             section = await self._section(url)
             flags = self._flags(folder, train_dataset, val_dataset)
@@ -238,23 +233,20 @@ def _importable() -> list[Path]:
     return [Path(entry or ".") for entry in sys.path if (Path(entry or ".") / "slime" / "utils" / "types.py").is_file()]
 
 
-@asynccontextmanager
-async def _served(store: LightningStore) -> AsyncIterator[str]:
-    """The address of the Trainer's store. One that has none, as under the shared-memory strategy, is served here."""
+def _address(store: LightningStore) -> str:
+    """The URL of the Trainer's store.
+
+    Raises:
+        ConfigError: it has none, as under the shared-memory strategy: the driver is another process.
+    """
     if isinstance(store, LightningStoreServer):
-        yield store.endpoint
-    elif isinstance(store, LightningStoreClient):
-        yield store.server_address_root
-    else:
-        with contextlib.closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        server = LightningStoreServer(store, host="127.0.0.1", port=port)
-        await server.start()
-        try:
-            yield server.endpoint
-        finally:
-            await server.stop()
+        return store.endpoint
+    if isinstance(store, LightningStoreClient):
+        return store.server_address_root
+    raise ConfigError(
+        f"the Trainer's store is a {type(store).__name__} without a URL, as under the strategy `shm`, and slime's "
+        "driver is another process; use the default strategy `cs`"
+    )
 
 
 def _lead_traces() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _ADDED = re.compile(
-    r"""(?:add_argument|reset_arg)\(\s*(?:parser,\s*)?["']--([\w-]+)["'](.*?)(?=\n\s*\)|add_argument|reset_arg)""",
+    r"""(?:add_argument|reset_arg)\(\s*(?:parser,\s*)?["']--([\w-]+)["'](.*?)(?=\n\s*\)|add_argument|reset_arg|\Z)""",
     re.DOTALL,
 )
 # slime reads these before its parser is made.
