@@ -21,7 +21,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["slime_agl", "slime_agl.*"]),
-    package_data={"slime_agl": ["py.typed"], "slime_agl.report": ["assets/*"]},
+    package_data={"slime_agl": ["py.typed"], "slime_agl.guide": ["*.md"], "slime_agl.report": ["assets/*"]},
     install_requires=[
         "agentlightning>=0.3,<0.4",  # 1.0 is a different program, without store, runner or tracer
         "aiohttp>=3.9",

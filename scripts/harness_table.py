@@ -1,4 +1,4 @@
-"""The README's table of harnesses: see scripts/harnesses."""
+"""The guide's table of harnesses: see scripts/harnesses."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def main() -> None:
     if given.show or given.only:
         sys.stdout.write(table)
         return
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
+    page = ROOT / "slime_agl" / "guide" / "harnesses.md"
+    text = page.read_text(encoding="utf-8")
     text, found = re.subn(r"(?s)(<!-- harnesses -->\n).*?(<!-- /harnesses -->)", lambda m: m[1] + table + m[2], text)
-    assert found == 1, "README.md has no part for the table of harnesses"
-    readme.write_text(text, encoding="utf-8")
+    assert found == 1, f"{page} has no part for the table of harnesses"
+    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

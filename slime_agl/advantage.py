@@ -20,11 +20,13 @@ from slime_agl.credit.gae import masked_gae
 from slime_agl.errors import ConfigError, InvariantError
 from slime_agl.host.sequences import lengths_of, own_part, whole
 
+__all__ = ["gae", "turns"]
+
 Rows = list[NDArray[np.float64]]
 
 
 def gae(args: Any, rollout_data: dict[str, Any]) -> None:
-    """Advantages of PPO over sampled tokens only, with slime's --gamma and --lambd; see `slime_agl.credit.gae`.
+    """Advantages of PPO over sampled tokens only, with slime's --gamma and --lambd.
 
     A reward that is a number is earned by the last sampled token of its Sample. An execution that gave several Samples
     gives each its whole reward, unless `agl.credit` divides it: they may lie on different ranks, so no value leads from

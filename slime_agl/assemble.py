@@ -30,6 +30,7 @@ from slime_agl.in_process import InProcess
 from slime_agl.lightning.external import ExternalLightning
 from slime_agl.lightning.service import Lightning
 from slime_agl.lightning.stores import make_store
+from slime_agl.pace import Law
 from slime_agl.runtime import Runtime
 from slime_agl.sandbox.reach import Serving
 from slime_agl.workers.build import make_fleet
@@ -113,8 +114,10 @@ def make_runtime(
     Raises:
         ConfigError, TemplateError: a part cannot be made from this configuration.
     """
+    first = config.runners.first_limit(args.concurrency)
+    law = Law(first, args.rollout_max_context_len) if config.runners.follows and not config.external else None
     external = make_external(config, args) if config.external else None
-    lightning = external or make_lightning(config, args, lambda: gateway)
+    lightning = external or make_lightning(config, args, lambda: gateway, first if law is None else law.most)
     checkpoint = _checkpoint(args)
     tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
     renderer = make_renderer(args, tokenizer, image_dir=config.image_dir, trust_remote_code=trust_remote_code)
@@ -134,15 +137,15 @@ def make_runtime(
         doorman=None if external is None else external.doorman,
     )
     gateway = Gateway(config.gateway, parts)
-    return InProcess(config=config, renderer=renderer, gateway=gateway, lightning=lightning, origin=origin)
+    return InProcess(config=config, renderer=renderer, gateway=gateway, lightning=lightning, origin=origin, law=law)
 
 
-def make_lightning(config: Config, args: RolloutArgs, serving: Callable[[], Serving | None]) -> Lightning:
-    """Agent Lightning with runners of this process. serving: see `load_agent_of`. Raises as `load_agent_of`."""
+def make_lightning(config: Config, args: RolloutArgs, serving: Callable[[], Serving | None], slots: int) -> Lightning:
+    """Agent Lightning with `slots` runners of this process. serving: see `load_agent_of`. Raises as `load_agent_of`."""
     return Lightning(
         load_agent_of(config, serving),
         mode="auto" if config.runners.mode == "external" else config.runners.mode,
-        max_concurrency=config.runners.max_concurrency or args.concurrency,
+        max_concurrency=slots,
         timeout_seconds=config.runners.timeout_seconds,
         max_attempts=max_attempts_of(config),
         end_leftovers=config.runners.end_leftovers,
@@ -209,7 +212,7 @@ def _template(path: Any) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--chat-template-path {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"chat_template_path {path} cannot be read: {error.strerror}") from error
 
 
 class _Live:

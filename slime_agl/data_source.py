@@ -17,6 +17,8 @@ from slime_agl.host.plain import from_plain, to_plain
 from slime_agl.host.state_file import read_state, remove_parts, write_state
 from slime_agl.outstanding import Outstanding
 
+__all__ = ["ResumableDataSource"]
+
 logger = logging.getLogger(__name__)
 
 NAME = "resumable_data_source_"

@@ -10,6 +10,22 @@ import difflib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+__all__ = [
+    "AgentError",
+    "ConfigError",
+    "EngineError",
+    "EngineRejected",
+    "EngineUnavailable",
+    "HostError",
+    "InvariantError",
+    "RecordError",
+    "RewardError",
+    "SandboxError",
+    "SlimeAglError",
+    "TeacherError",
+    "TemplateError",
+]
+
 
 class SlimeAglError(Exception):
     """Base of all deliberate errors. `boundary` names the side that has to act."""
@@ -77,6 +93,10 @@ class SandboxError(SlimeAglError):
     """A sandbox could not be created, reached or used: the infrastructure's fault, not the policy's."""
 
     boundary = "sandbox"
+
+
+class SandboxExhausted(SandboxError):
+    """A sandbox failed as often as `agl.sandbox.retries` allows, or would fail alike again; callers do not retry it."""
 
 
 class RunnerError(SlimeAglError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from slime_agl.credit.emitted import Emitted, Reward
-from slime_agl.errors import EngineFailure, RunnerError, SandboxError
+from slime_agl.errors import EngineFailure, RunnerError, SandboxError, SandboxExhausted
 from slime_agl.gateway.sessions.session import SealedSession
 from slime_agl.lightning.outcome import Lane, RolloutOutcome
 from slime_agl.record.run import Try
@@ -18,6 +18,8 @@ from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.segments import Account, Segment, account, segments
 from slime_agl.trace.turn import SKIPPED
 
+__all__ = ["Execution"]
+
 if TYPE_CHECKING:
     from slime_agl.lightning._agl import Span
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 REFUSED = "the gateway refused its first request: "
 # Leads the reasons of an execution all of whose turns `agl.train` excludes.
 LEFT_OUT = "none of its turns trains under agl.train"
+SANDBOX_ERRORS = (SandboxError.__name__, SandboxExhausted.__name__)
 
 Failure = Literal[
     "", "agent_error", "engine_error", "sandbox_error", "runner_error", "deadline", "no_llm_call", "no_reward"
@@ -195,7 +198,7 @@ def failure_of(
     """
     if status == "timeout":
         return "deadline"
-    if error_type == SandboxError.__name__:
+    if error_type in SANDBOX_ERRORS:
         return "sandbox_error"
     if error_type == RunnerError.__name__:
         return "runner_error"

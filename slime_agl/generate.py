@@ -16,6 +16,8 @@ from slime_agl.loops import Work, ended
 from slime_agl.rollout.lasting import Lasting
 from slime_agl.rollout.refusals import check_supported
 
+__all__ = ["generate"]
+
 ABORT_POLL_SECONDS = 0.5
 
 

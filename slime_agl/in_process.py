@@ -10,7 +10,8 @@ from weakref import WeakValueDictionary
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config, HarnessConfig
-from slime_agl.engine.base import EngineInfo
+from slime_agl.engine.base import EngineInfo, Pressure
+from slime_agl.errors import SandboxExhausted
 from slime_agl.execution import Execution, Job, Lane, failure_of, finish, refuse_broken, sampled_tokens
 from slime_agl.gateway import garbage
 from slime_agl.gateway.door import mint_key
@@ -18,6 +19,7 @@ from slime_agl.gateway.http.server import Gateway
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.loops import LoopThread, Work
+from slime_agl.pace import Law, Pace, Rooms
 from slime_agl.runtime import K, Kept
 from slime_agl.runtime_loop import RuntimeLoop
 from slime_agl.trace.segments import segments
@@ -95,16 +97,26 @@ class _SessionPort:
         failure = failure_of(status, bool(segments(sealed.ledger)), sealed.engine_errors, error_type)
         if failure == "sandbox_error":
             self._lost_sandboxes += 1
-            return self._lost_sandboxes <= self._config.sandbox.retries
+            return error_type != SandboxExhausted.__name__ and self._lost_sandboxes <= self._config.sandbox.retries
         tries = len(self.sealed) - self._lost_sandboxes
         return self._config.failure.policy(failure) == "retry" and tries < self._config.failure.max_attempts
 
 
 class InProcess:
-    """A runtime (see `Runtime`) whose gateway, store and runners live in this process. origin: see SessionSpec."""
+    """A runtime (see `Runtime`) whose gateway, store and runners live in this process.
+
+    origin: see SessionSpec. law: of the number of concurrent executions, None if it is fixed.
+    """
 
     def __init__(
-        self, *, config: Config, renderer: Renderer, gateway: Gateway, lightning: LightningSide, origin: str = ""
+        self,
+        *,
+        config: Config,
+        renderer: Renderer,
+        gateway: Gateway,
+        lightning: LightningSide,
+        origin: str = "",
+        law: Law | None = None,
     ) -> None:
         self.config, self.renderer, self._origin = config, renderer, origin
         self.most_bytes = None
@@ -115,6 +127,8 @@ class InProcess:
         self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
         self._collector: tuple[int, int, int] | None = None
         self._aborted_tokens = 0
+        self._rooms = Rooms(None if law is None else law.limit)
+        self._pace = Pace(law, read=self.pressure, demand=self._rooms.demand, apply=self._rooms.resize)
 
     def start(self) -> None:
         """Start gateway, store and runners; if one fails, stop those that started."""
@@ -134,7 +148,7 @@ class InProcess:
         if not self._home.running:
             return
         try:
-            self._home.close(self._lightning.close)
+            self._home.close(self._close)
         finally:
             if self._collector is not None:
                 garbage.restore(self._collector)
@@ -161,8 +175,13 @@ class InProcess:
             sampling_parameters={"temperature": temperature, "top_p": top_p},
         )
         self._steps.append(_Step(step, resources_id))
+        self._pace.go_on()
 
     async def execute(self, job: Job) -> Execution:
+        async with self._rooms.place(job.lane):
+            return await self._execute(job)
+
+    async def _execute(self, job: Job) -> Execution:
         port = _SessionPort(self._gateway, self.config, job, lambda: self._steps[-1].number, self._origin)
         try:
             outcome = await self._lightning.run(
@@ -209,6 +228,7 @@ class InProcess:
         """Pause training: turns wait at the gateway and deadlines stop. Returns when no training request is at the
         engine. Agents stay alive, and continue whatever does not need the engine.
         """
+        self._pace.stay()
         await self._lightning.pause(TRAIN)
         await self._gateway.park(TRAIN)
 
@@ -216,6 +236,7 @@ class InProcess:
         """End `park`: interrupted turns resume from their partial output."""
         await self._gateway.resume(TRAIN)
         await self._lightning.resume(TRAIN)
+        self._pace.go_on()
 
     async def abort(self, origin: str) -> None:
         """Abort the engine requests of another process, which has ended."""
@@ -235,7 +256,15 @@ class InProcess:
     async def metrics(self) -> dict[str, float]:
         """Counts since the start: the gateway's, Agent Lightning's, and the sampled tokens of cancelled executions."""
         counts = {**await self._gateway.counters(), **await self._lightning.metrics()}
-        return {**counts, "aborted_tokens": self._aborted_tokens}
+        return {**counts, **self._pace.metrics(), "aborted_tokens": self._aborted_tokens}
+
+    async def pressure(self) -> Pressure:
+        """How the agents of this process strain the engine; its token counts are since the start."""
+        return await self._gateway.pressure()
+
+    async def _close(self) -> None:
+        await self._pace.close()
+        await self._lightning.close()
 
     def _collect_ended(self) -> None:
         """Assign the rollouts that have ended since the last step began to that step."""

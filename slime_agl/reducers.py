@@ -12,6 +12,8 @@ from typing import Any
 from slime_agl.errors import ConfigError
 from slime_agl.host.sequences import sample_means
 
+__all__ = ["segment"]
+
 
 def segment(
     total_lengths: Sequence[int],

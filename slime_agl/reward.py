@@ -22,6 +22,16 @@ from slime_agl.execution import Execution
 from slime_agl.host import DynamicFilterOutput, Sample, load_object
 from slime_agl.host.estimators import given, normalises_groups
 
+__all__ = [
+    "check_reward_nonzero_std",
+    "check_reward_nonzero_std_with_fallback",
+    "custom_group_rm",
+    "custom_rm",
+    "normalize_rewards",
+    "teacher_only",
+    "zero",
+]
+
 RewardFunction = Callable[[Any, Execution], Any]
 TurnFunction = Callable[[Execution], Any]
 # A reward as slime reads it: a number, or a dict when a reward key is set.
@@ -35,14 +45,14 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
     the executions of a prompt (grpo, gspo, cispo, reinforce_plus_plus_baseline; not with
     --disable-rewards-normalization) each Sample's reward becomes
 
-        (reward - mean) / (std + 1e-6)        the division for the first three, with --grpo-std-normalization
+        (reward - mean) / (std + 1e-6)        the division for the first three, unless --disable-grpo-std-normalization
 
     where mean and std (unbiased) are over the executions of its group. Each execution counts once: with its reward or,
     if its Samples carry different credit, with their mean over trained tokens; std then includes the variance of credit
     within executions, which keeps such advantages in proportion. `group_index` identifies groups, `rollout_id`
     executions. Removed Samples (`remove_sample`), such as placeholders of failed executions, count in no mean and
     become 0; so does a group in which a single execution counts. Samples that are masked but not removed
-    (--mask-offpolicy-in-partial-rollout) count. See `slime_agl.credit.groups` for an example.
+    (--mask-offpolicy-in-partial-rollout) count.
 
     If every execution gave one Sample and none is removed, the result equals slime's bit for bit.
 
@@ -62,7 +72,7 @@ def normalize_rewards(args: Any, samples: list[Sample]) -> tuple[list[float], li
     return raw, rewards_by_sample(args, samples, raw)
 
 
-def teacher_only(args: Any, samples: list[Sample]) -> tuple[list[float], list[float]]:
+def teacher_only(args: Any, samples: list[Sample]) -> tuple[list[Any], list[float]]:
     """For --custom-reward-post-process-path in a pure distillation: rewards are logged, and only the teacher trains.
 
     Returns the raw rewards, and zeros. A Sample without reward counts as 0.

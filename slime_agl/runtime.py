@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config
-from slime_agl.engine.base import EngineInfo
+from slime_agl.engine.base import EngineInfo, Pressure
 from slime_agl.execution import Execution, Job
 from slime_agl.loops import Work
 
@@ -129,6 +129,10 @@ class Runtime(Protocol):
 
     async def weight_version(self) -> str:
         """Version of the weights that the engine samples with now, '' if unreported."""
+        ...
+
+    async def pressure(self) -> Pressure:
+        """How the agents strain the engine; token counts are since the start."""
         ...
 
     async def in_flight(self) -> int:

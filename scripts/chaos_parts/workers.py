@@ -79,10 +79,18 @@ class Killer(threading.Thread):
         self.join()
 
 
-def _kill_worker(chance: random.Random) -> int:
-    if pids := _pids():
-        os.kill(chance.choice(pids), signal.SIGKILL)
-    return bool(pids)
+def _worker_killer() -> Callable[[random.Random], int]:
+    killed: set[int] = set()
+
+    def kill(chance: random.Random) -> int:
+        # One that was killed a moment ago may still stand in the crew, and would die and be counted once.
+        if not (pids := [pid for pid in _pids() if pid not in killed]):
+            return 0
+        killed.add(victim := chance.choice(pids))
+        os.kill(victim, signal.SIGKILL)
+        return 1
+
+    return kill
 
 
 def _links() -> list[Any]:
@@ -95,7 +103,7 @@ def _pids() -> list[int]:
 
 
 def _run(setting: Setting, trial: Trial, folder: Path) -> Outcome:
-    killer = Killer(setting.random(trial.who), KILLS, _kill_worker)
+    killer = Killer(setting.random(trial.who), KILLS, _worker_killer())
     outcome, deaths = _under(killer, setting, trial, folder)
     outcome.faults["SIGKILL of a worker"] += killer.killed
     if deaths != killer.killed:

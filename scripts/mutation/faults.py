@@ -25,6 +25,7 @@ NOT_CANONICAL = TRAIN + "test_a_sampling_that_is_not_canonical_is_kept_as_it_was
 ONE_SEGMENT = TRAIN + "test_tool_calls_results_and_users_are_one_segment"
 ESCAPES, POOL = "tests/sandbox/test_sandbox_escapes.py::", "tests/sandbox/test_sandbox_pool.py::"
 PARALLEL = "tests/gateway/test_gateway_parallel.py"
+METRICS = "tests/guide/test_metrics_page.py::"
 OWN_REWARD = BELONGS + "test_every_sample_has_the_reward_of_its_own_execution"
 SAMPLES, TURNS, SAMPLING = (
     "slime_agl/executor/samples.py",
@@ -327,5 +328,79 @@ FAULTS: dict[str, Fault] = {
         "self._timer = loop.call_later(self.spec.ttl_seconds, self._expire)",
         "pass",
         POOL + "test_a_sandbox_ends_when_its_time_is_over",
+    ),
+    # credit, teachers, export, workers, pace
+    "tool tokens are discounted over": Fault(
+        "slime_agl/credit/gae.py",
+        "places = [np.flatnonzero(mask) for mask in masks]",
+        "places = [np.arange(len(mask)) for mask in masks]",
+        "tests/credit/test_gae.py",
+    ),
+    "a turn's reward is the next turn's": Fault(
+        "slime_agl/credit/turns.py",
+        "following = [plain[after.index] for _, (after, _, _) in pairwise(spans)] + [0.0]",
+        "following = [0.0] + [plain[after.index] for _, (after, _, _) in pairwise(spans)]",
+        "tests/credit/test_turns.py::test_returns_and_rewards_of_one_segment",
+    ),
+    "turns of other prompts are compared": Fault(
+        "slime_agl/credit/turns.py",
+        "members.setdefault(state, []).append(at)",
+        'members.setdefault((state[0], ""), []).append(at)',
+        "tests/credit/test_turns.py::test_turns_of_a_state_are_compared_with_each_other_only",
+    ),
+    "a teacher's scores are one token late": Fault(
+        "slime_agl/engine/score.py",
+        "extra={FIRST_ASKED: len(ids) - count - 1},",
+        "extra={FIRST_ASKED: len(ids) - count},",
+        "tests/rollout/test_rollout_teacher.py::test_every_token_of_every_sample_is_scored_at_its_place",
+    ),
+    "an exported mask begins with the prompt": Fault(
+        "slime_agl/export/rows.py",
+        'mask = array("b", bytes(max(0, len(tokens) - len(sample.mask)))) + sample.mask',
+        'mask = sample.mask + array("b", bytes(max(0, len(tokens) - len(sample.mask))))',
+        "tests/rollout/test_rollout_sft.py::test_sft_trains_on_the_very_tokens_of_the_run",
+    ),
+    "a call cancelled before it begins is not answered": Fault(
+        "slime_agl/workers/child.py",
+        "        await asyncio.wait({call})\n",
+        "        await call\n",
+        "tests/workers/test_links.py::test_a_call_that_is_cancelled_before_it_could_begin_ends[subprocess]",
+    ),
+    "a custom tool's call is sent as JSON": Fault(
+        "slime_agl/chat/template/freeform.py",
+        "        return given[ARGUMENT]\n",
+        "        return arguments\n",
+        "tests/gateway/test_gateway_fields.py",
+    ),
+    "a limit that falls puts nobody off": Fault(
+        "slime_agl/pace.py",
+        "        self._limit = limit\n        self._let_in()\n",
+        "        self._limit = None\n        self._let_in()\n",
+        "tests/test_pace.py::test_a_room_lets_in_as_many_as_its_limit_in_their_order",
+    ),
+    "failed creations multiply": Fault(
+        "slime_agl/in_process.py",
+        "return error_type != SandboxExhausted.__name__ and",
+        "return",
+        "tests/harness/test_harness_command.py::test_retries_of_sandboxes_and_of_executions_do_not_multiply",
+    ),
+    # the guide
+    "a metric without a row in the guide": Fault(
+        "slime_agl/rollout/tally.py",
+        'self._counts["dangling_reward_links"]',
+        'self._counts["lost_reward_links"]',
+        METRICS + "test_every_counted_name_has_a_row",
+    ),
+    "a reason of a fork without a row": Fault(
+        CONVERSATION,
+        'return "history_edited"',
+        'return "history_changed"',
+        METRICS + "test_every_reason_of_a_fork_has_a_row",
+    ),
+    "a terminal cuts long names": Fault(
+        "slime_agl/cli/markdown.py",
+        'table.add_column(title, overflow="fold", width=width)',
+        'table.add_column(title, overflow="ellipsis", width=width)',
+        "tests/guide/test_pages.py::test_a_terminal_of_any_width_shows_every_letter_of_a_page",
     ),
 }

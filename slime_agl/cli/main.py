@@ -15,6 +15,7 @@ from slime_agl.cli.demo.command import demo
 from slime_agl.cli.doctor.command import doctor
 from slime_agl.cli.engine import engine
 from slime_agl.cli.export import export
+from slime_agl.cli.guide import guide
 from slime_agl.cli.inspect.command import inspect
 from slime_agl.cli.rerun.command import rerun
 from slime_agl.cli.tasks.command import tasks
@@ -68,6 +69,7 @@ main.add_command(demo)
 main.add_command(doctor)
 main.add_command(engine)
 main.add_command(export)
+main.add_command(guide)
 main.add_command(inspect)
 main.add_command(rerun)
 main.add_command(_renamed(rerun), "replay")

@@ -1,14 +1,14 @@
-"""The help of every command, for README.md."""
+"""The help of every command, for the guide."""
 
 from __future__ import annotations
 
 import click
 
-WIDTH = 100
+WIDTH = 94  # which a terminal of 100 columns shows unbroken in the guide
 
 
 def reference(group: click.Group) -> str:
-    """Return Markdown: the `--help` of the group, followed by that of each command, folded.
+    """Return Markdown: the `--help` of the group, followed by a section with that of each command.
 
     Independent of the terminal: WIDTH columns, no colour.
     """
@@ -18,8 +18,7 @@ def reference(group: click.Group) -> str:
         command = group.get_command(root, name)
         if command is None or command.hidden:
             continue
-        title = f"<details><summary><code>{root.info_name} {name} --help</code></summary>"
-        parts.append(f"{title}\n\n{_block(click.Context(command, parent=root, info_name=name))}\n</details>\n")
+        parts.append(f"## slime-agl {name}\n\n{_block(click.Context(command, parent=root, info_name=name))}")
     return "\n".join(parts)
 
 

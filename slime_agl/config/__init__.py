@@ -26,8 +26,11 @@ class RunnersConfig:
         "where agents run: `async` on one event loop, `thread` in a thread each, `auto` by the kind of agent, "
         "`external` in the runners of `agl.store`",
     )
-    max_concurrency: int | None = key(
-        None, "maximum concurrent executions; default: slime's `sglang_server_concurrency` times the number of engines"
+    max_concurrency: int | Literal["auto"] | None = key(
+        None,
+        "maximum concurrent executions; default: slime's `sglang_server_concurrency` times the number of engines; "
+        "`auto` follows the engine, between a sixteenth and eight times that: as many as its cache holds, by the "
+        "lengths of the executions that ended, and more while agents are mostly at their tools",
     )
     timeout_seconds: float | None = key(
         3600.0, "deadline of an attempt, at which it is sealed, aborted and cancelled; null for none"
@@ -45,13 +48,23 @@ class RunnersConfig:
     )
 
     def __post_init__(self) -> None:
-        at_least("agl.runners.max_concurrency", self.max_concurrency, 1)
+        if self.max_concurrency != "auto":
+            at_least("agl.runners.max_concurrency", self.max_concurrency, 1)
         if self.lost_seconds <= 0:
             raise ConfigError(f"agl.runners.lost_seconds is {self.lost_seconds:g}, it must be above 0")
         if self.timeout_seconds is not None and self.timeout_seconds <= 0:
             raise ConfigError(
                 f"agl.runners.timeout_seconds is {self.timeout_seconds}, it must be above 0, or null for none"
             )
+
+    @property
+    def follows(self) -> bool:
+        """The number of concurrent executions follows the engine."""
+        return self.max_concurrency == "auto"
+
+    def first_limit(self, usual: int) -> int:
+        """Concurrent executions to begin with. usual: of slime."""
+        return usual if self.max_concurrency in (None, "auto") else self.max_concurrency
 
 
 Policy = Literal["retry", "mask", "negative"]
@@ -317,7 +330,7 @@ class Config:
 
 
 def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of every configuration key, in order; the source of the README's table."""
+    """(key, default, meaning) of every configuration key, in order; the source of the guide's table."""
     rows = []
     for item in dataclasses.fields(cls):
         name = f"{prefix}.{key_of(item)}"
@@ -334,7 +347,7 @@ def describe(cls: type = Config, prefix: str = "agl") -> list[tuple[str, str, st
 
 
 def table() -> str:
-    """The configuration keys as a Markdown table, for the README."""
+    """The configuration keys as a Markdown table, for the guide."""
     rows = "".join(f"| `{name}` | `{default}` | {meaning} |\n" for name, default, meaning in describe())
     return "| key | default | meaning |\n|---|---|---|\n" + rows.replace("| `` |", "| |")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -47,6 +47,48 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine holds, over all its workers.
+
+    usage: of the fullest one's tokens in use by requests, 0 to 1; what is only cached does not count. capacity: tokens
+    that fit, prefix cache included. None if unreported.
+    """
+
+    running: int
+    waiting: int
+    usage: float | None = None
+    capacity: int | None = None
+
+
+COUNTS = ("held", "reused", "ended", "ended_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pressure:
+    """How agents strain an engine. load: None if unreported. held, reused: tokens of earlier turns with which later
+    requests began, and how many of them the engine still had in its prefix cache. ended, ended_tokens: attempts that
+    ended, and the tokens that all their turns had.
+    """
+
+    load: Load | None
+    held: int = 0
+    reused: int = 0
+    ended: int = 0
+    ended_tokens: int = 0
+
+    @classmethod
+    def over(cls, found: Sequence[Pressure]) -> Pressure:
+        """Of several processes on one engine."""
+        load = next((one.load for one in found if one.load is not None), None)
+        return cls(load=load, **{name: sum(getattr(one, name) for one in found) for name in COUNTS})
+
+    def since(self, earlier: Pressure) -> Pressure:
+        """What came after `earlier`. Counts are never negative: a worker that died has taken its own along."""
+        new = {name: max(0, getattr(self, name) - getattr(earlier, name)) for name in COUNTS}
+        return Pressure(load=self.load, **new)
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """The replay data that every answer must hold.
 
@@ -83,6 +125,9 @@ class Engine(Protocol):
 
     async def abort_all_of(self, origin: str) -> None:
         """Ask every worker to abort the requests of another process, whose ids begin with `origin`. Never raises."""
+
+    async def reported_load(self) -> Load | None:
+        """What the engine holds, None if it does not report it. Never raises."""
 
     async def quiet(self) -> None:
         """Abort all requests of all clients and wait until every worker reports idle. Never raises."""

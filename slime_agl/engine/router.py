@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from slime_agl.engine.base import EngineInfo, EngineRequest, Replay
+from slime_agl.engine.base import EngineInfo, EngineRequest, Load, Replay
 from slime_agl.engine.connections import IDLE_SECONDS, ConnectionBroke, Connections, NotConnected, Posted
 from slime_agl.engine.faults import TryAgain, WrongAnswer, refuse, words_of
 from slime_agl.engine.generate import largest_answer, nothing_sampled, read_answer, request_body
@@ -185,6 +185,9 @@ class RouterEngine:
         """Abort the requests of another process, their retries included."""
         leads = [origin, *(f"{number}~{origin}" for number in range(1, self._max_retries + 1))]
         await asyncio.gather(*(self._workers.abort(lead) for lead in leads))
+
+    async def reported_load(self) -> Load | None:
+        return await self._workers.load()
 
     async def quiet(self) -> None:
         """Abort all requests at the workers, whoever sent them, and wait until they are idle. Never raises."""

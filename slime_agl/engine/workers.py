@@ -11,7 +11,7 @@ from typing import TypeGuard
 import aiohttp
 import orjson
 
-from slime_agl.engine.base import EngineInfo
+from slime_agl.engine.base import EngineInfo, Load
 from slime_agl.engine.generate import version_fault
 
 logger = logging.getLogger(__name__)
@@ -126,6 +126,19 @@ class Workers:
                 return pending
         return None
 
+    async def load(self) -> Load | None:
+        """Load over all workers; None if one does not report how many of its requests run and wait."""
+        answers = await asyncio.gather(*(self._json(url, LOADS[0]) for url in await self.urls()))
+        ranks = [rank for answer in answers for rank in (_ranks(answer) or [None])]
+        running = [_count(rank.get("num_running_reqs")) if rank else None for rank in ranks]
+        waiting = [_count(rank.get("num_waiting_reqs")) if rank else None for rank in ranks]
+        totals = _total(running), _total(waiting)
+        if totals[0] is None or totals[1] is None:
+            return None
+        usages = [usage for rank in ranks if rank and (usage := _share(rank.get("token_usage"))) is not None]
+        capacity = _total([_count(rank.get("max_total_num_tokens")) if rank else None for rank in ranks])
+        return Load(totals[0], totals[1], max(usages, default=None), capacity or None)
+
     async def info(self) -> EngineInfo:
         """Self-description of the first worker that answers, else of the router; unknown if neither answers."""
         for base in dict.fromkeys((*await self.urls(), self.url)):
@@ -201,6 +214,16 @@ def pending_requests(load: object) -> int | None:
     pairs = (("num_running_reqs", "total_running_reqs"), ("num_waiting_reqs", "total_waiting_reqs"))
     said = [load.get(name, load.get(other)) for name, other in pairs]
     return _total([_count(value) for value in said if value is not None])
+
+
+def _ranks(answer: object) -> list[Mapping[str, object]]:
+    """The ranks of a `/v1/loads` answer."""
+    loads = answer.get("loads") if isinstance(answer, Mapping) else None
+    return [rank for rank in loads if isinstance(rank, Mapping)] if isinstance(loads, list) else []
+
+
+def _share(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
 def _total(counts: list[int | None]) -> int | None:

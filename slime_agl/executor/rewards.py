@@ -104,7 +104,10 @@ class Rewarder:
 
     def _number(self, reward: ShapedReward) -> float:
         """The dimension that slime trains on."""
-        return float(reward[self._args.reward_key]) if isinstance(reward, dict) else reward
+        if not isinstance(reward, dict):
+            return reward
+        assert self._args.reward_key is not None, "only a reward key makes a reward a dict"
+        return float(reward[self._args.reward_key])
 
     def _trained(self, reward: Reward, execution: Execution) -> ShapedReward:
         return self.shape(reward, f"a reward of the agent in rollout {execution.rollout_id}", evaluation=False)

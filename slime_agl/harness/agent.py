@@ -24,6 +24,8 @@ from slime_agl.lightning import own_attempt
 from slime_agl.lightning._agl import LLM, LitAgent, ProxyLLM
 from slime_agl.sandbox.reach import Serving
 
+__all__ = ["Harness"]
+
 logger = logging.getLogger(__name__)
 
 SPAN = "slime_agl.harness"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slime_agl.errors import SandboxError
+from slime_agl.errors import SandboxError, SandboxExhausted
 from slime_agl.harness.boxes import Box, box_for, rooted
 from slime_agl.harness.collect import Work, apply
 from slime_agl.harness.places import Places
@@ -16,10 +16,6 @@ from slime_agl.harness.task import TEST_SCRIPT, TESTS, Task
 LOGS = "/logs/verifier"
 TIMED_OUT = 124
 SHOWN = 4000
-
-
-class VerifierTimeout(SandboxError):
-    """The tests did not end in time; trying again would take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,8 @@ async def grade(places: Places, task: Task, work: Work | None, labels: Mapping[s
     """Run the task's tests on the work, or on the untouched environment. A sandbox of its own, without network.
 
     Raises:
-        SandboxError: the sandbox failed, or the tests left no reward that can be read.
+        SandboxError: the sandbox failed, or the tests left no reward that can be read. SandboxExhausted: the tests did
+            not end in time; trying again would take as long.
     """
     async with box_for(places, task, network="none", labels=labels) as box:
         diff = await apply(box, task.workdir, work) if work is not None else ""
@@ -57,7 +54,7 @@ async def verify(box: Box, task: Task, diff: str = "") -> Grade:
     status, out, err = await box.exec(command, env=task.verifier_env, timeout=math.ceil(task.verifier_seconds))
     log = f"{out}\n{err}".strip()[-SHOWN:]
     if status == TIMED_OUT:
-        raise VerifierTimeout(f"the tests of {task.name} did not end within {task.verifier_seconds:g} s: {log}")
+        raise SandboxExhausted(f"the tests of {task.name} did not end within {task.verifier_seconds:g} s: {log}")
     return Grade(await _reward(box, task, status, log), diff, log)
 
 

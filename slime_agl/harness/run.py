@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from slime_agl.errors import SandboxError
+from slime_agl.errors import SandboxError, SandboxExhausted
 from slime_agl.harness.boxes import Box, box_for, rooted
 from slime_agl.harness.collect import Work, collect, mark
 from slime_agl.harness.environment import DEFAULT_CONTEXT, DEFAULT_OUTPUT, Access, contract, own_variables
-from slime_agl.harness.grade import Grade, VerifierTimeout, grade
+from slime_agl.harness.grade import Grade, grade
 from slime_agl.harness.install import Installed, bin_inside, script_inside
 from slime_agl.harness.phases import Phases
 from slime_agl.harness.places import Places
@@ -110,7 +110,7 @@ async def grade_again(
     """Grade work, in another fresh sandbox if the first ones fail.
 
     Raises:
-        SandboxError: all of them failed, or the tests did not end in time.
+        SandboxExhausted: all of them failed, or the tests did not end in time.
     """
     for left in range(retries, -1, -1):
         try:
@@ -118,8 +118,10 @@ async def grade_again(
                 return await grade(places, task, work, labels)
         except SandboxError as error:
             phases.count("grader_failures")
-            if isinstance(error, VerifierTimeout) or not left:
+            if isinstance(error, SandboxExhausted):
                 raise
+            if not left:
+                raise SandboxExhausted(f"{task.name} was not graded in {retries + 1} tries: {error}") from error
             logger.warning("grading %s failed, %d tries are left: %s", task.name, left, error)
             await asyncio.sleep(AGAIN_SECONDS)
     raise AssertionError("the loop returns or raises")

@@ -1,4 +1,4 @@
-"""README's table of slime's estimators and the Samples they accept, made from the rules that a run applies."""
+"""The guide's table of slime's estimators and the Samples they accept, made from the rules that a run applies."""
 
 from __future__ import annotations
 

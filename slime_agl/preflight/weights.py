@@ -1,4 +1,4 @@
-"""README's table of what one execution weighs in the loss, by `agl.loss_unit`."""
+"""The guide's table of what one execution weighs in the loss, by `agl.loss_unit`."""
 
 from __future__ import annotations
 

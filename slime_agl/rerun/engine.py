@@ -96,6 +96,9 @@ class RecordedEngine:
     async def abort_all_of(self, origin: str) -> None:
         """Nobody else has requests here."""
 
+    async def reported_load(self) -> None:
+        """Not reported: a record is no engine."""
+
     async def quiet(self) -> None:
         """Nothing to wait for."""
 

@@ -30,12 +30,20 @@ WORKERS = tuple(
 SANDBOXES = tuple(f"sandbox/{name}" for name in ("created", "retried", "failed", "expired", "reaped"))
 
 
+# How often `agl.runners.max_concurrency: auto` changed the limit, and the limit itself.
+PACE, LIMIT = ("concurrency_lowered", "concurrency_raised"), "concurrency"
+
+
 class Lasting:
-    """Everything that lasts from step to step on one runtime and ends with it. Used on the runtime's loop."""
+    """Everything that lasts from step to step on one runtime and ends with it. Used on the runtime's loop.
+
+    limit: on concurrent executions when counts were last taken, None if it is fixed.
+    """
 
     def __init__(self, runtime: Runtime, args: RolloutArgs) -> None:
         self._runtime = runtime
         self._counted: Counter[str] = Counter()
+        self.limit: float | None = None
         self.register = Register()
         self.outstanding = Outstanding()
         self.pool = Pool(self.outstanding)
@@ -49,9 +57,11 @@ class Lasting:
         return runtime.keep(cls, lambda: cls(runtime, args))
 
     async def new_counts(self) -> Counter[str]:
-        """Counts of CONTAINED, WORKERS, SANDBOXES and `aborted_tokens` since the last call, without zeros."""
+        """Counts of CONTAINED, WORKERS, SANDBOXES, PACE and `aborted_tokens` since the last call, without zeros."""
         counts = await self._runtime.metrics()
-        now = Counter({name: int(counts.get(name, 0)) for name in (*CONTAINED, *WORKERS, *SANDBOXES, ABORTED)})
+        self.limit = counts.get(LIMIT)
+        names = (*CONTAINED, *WORKERS, *SANDBOXES, *PACE, ABORTED)
+        now = Counter({name: int(counts.get(name, 0)) for name in names})
         new, self._counted = now - self._counted, now
         new[ABORTED] += self.register.take_lost()
         return new

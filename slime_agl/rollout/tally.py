@@ -72,6 +72,8 @@ class Tally:
             values["seconds_per_execution"] = self._seconds / self._executions
         if self._counts["sampled_tokens"]:
             values["trained_token_ratio"] = self._counts["trained_tokens"] / self._counts["sampled_tokens"]
+        if self._counts["held_tokens"]:
+            values["prefix_reuse"] = self._counts["reused_tokens"] / self._counts["held_tokens"]
         if self._turns:
             values["engine_ms_per_turn"] = 1000 * self._engine_seconds / self._turns
             values["gateway_ms_per_turn"] = 1000 * max(0.0, self._gateway_seconds) / self._turns

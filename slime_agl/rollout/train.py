@@ -29,7 +29,7 @@ from slime_agl.rollout.admission import Admission, Bounded, Held
 from slime_agl.rollout.ending import Ending
 from slime_agl.rollout.filling import fill
 from slime_agl.rollout.groups import run_group
-from slime_agl.rollout.lasting import ABORTED, Lasting
+from slime_agl.rollout.lasting import ABORTED, LIMIT, Lasting
 from slime_agl.rollout.offpolicy import mask_older
 from slime_agl.rollout.pool import ActiveGroup, Group, nbytes_of
 from slime_agl.rollout.recorder import Books
@@ -254,6 +254,8 @@ class TrainStep:
         self._tally.lose("aborted", counts.pop(ABORTED))
         for name, count in counts.items():
             self._tally.count(name, count)
+        if self._lasting.limit is not None:
+            self._tally.put(LIMIT, self._lasting.limit)
         self._ending.count(self._tally, [active.age(self._number) for active, _ in self._kept], seconds)
 
     def _output(self) -> RolloutFnTrainOutput:

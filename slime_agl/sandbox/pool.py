@@ -15,7 +15,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from slime_agl.config.sandbox import SandboxConfig
-from slime_agl.errors import SandboxError
+from slime_agl.errors import SandboxError, SandboxExhausted
 from slime_agl.loops import LoopThread
 from slime_agl.sandbox.defaults import completed
 from slime_agl.sandbox.lease import Lease
@@ -115,7 +115,7 @@ class Pool:
         self._counts["expired"] += 1
 
     async def _new(self, spec: SandboxSpec) -> Sandbox:
-        """Create a sandbox, again after a failure of the infrastructure."""
+        """Create a sandbox, again after a failure of the infrastructure. Raises SandboxExhausted."""
         for failures in range(self._config.retries + 1):
             await self._turn()
             begun = time.monotonic()
@@ -124,7 +124,7 @@ class Pool:
             except SandboxError as error:
                 if failures == self._config.retries:
                     self._counts["failed"] += 1
-                    raise SandboxError(f"no sandbox after {failures + 1} attempts: {error}") from error
+                    raise SandboxExhausted(f"no sandbox after {failures + 1} attempts: {error}") from error
                 self._counts["retried"] += 1
                 logger.warning("a sandbox could not be created, trying again: %s", error)
                 await asyncio.sleep(min(MOST_PAUSE_SECONDS, PAUSE_SECONDS * 2**failures) * random.uniform(0.5, 1.5))

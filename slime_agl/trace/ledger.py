@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from slime_agl.errors import InvariantError
 from slime_agl.trace.turn import Turn
 
+__all__ = ["Ledger"]
+
 
 @dataclass(slots=True)
 class Ledger:

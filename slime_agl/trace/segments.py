@@ -10,6 +10,8 @@ from slime_agl.errors import InvariantError
 from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import LENGTH, Turn
 
+__all__ = ["Segment"]
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:

@@ -14,6 +14,8 @@ from typing import Any
 from slime_agl.errors import InvariantError
 from slime_agl.trace.replay import Experts, TopP
 
+__all__ = ["Sampled", "Turn"]
+
 STOP, LENGTH, ABORT = "stop", "length", "abort"
 # Leads the reason of a turn that its agent received, but that is not chosen to train.
 SKIPPED = "skipped_"

@@ -14,6 +14,7 @@ from slime_agl.config import Config, WorkersConfig
 from slime_agl.config.gateway import WORKER, GatewayConfig
 from slime_agl.errors import ConfigError
 from slime_agl.host import RolloutArgs
+from slime_agl.pace import Law
 from slime_agl.workers.arguments import portable_arguments
 from slime_agl.workers.fleet import Fleet
 from slime_agl.workers.link import Plan, Transport
@@ -65,7 +66,8 @@ def make_fleet(config: Config, args: RolloutArgs, renderer: Renderer, *, at: Sit
     """
     workers = config.workers
     at = at or site(workers)
-    limit = config.runners.max_concurrency or args.concurrency
+    limit = config.runners.first_limit(args.concurrency)
+    law = Law(limit, args.rollout_max_context_len) if config.runners.follows else None
     arguments = portable_arguments(vars(args.raw))
     environment = _environment(workers.env)
 
@@ -85,6 +87,7 @@ def make_fleet(config: Config, args: RolloutArgs, renderer: Renderer, *, at: Sit
         plan=plan,
         count=_count(workers, limit, at.room),
         limit=limit,
+        law=law,
         most_bytes=at.memory() // MEMORY_SHARE if workers.held_bytes == "auto" else workers.held_bytes,
         died=at.died,
     )

@@ -30,7 +30,8 @@ class Child:
 
     def __init__(self, name: str, target: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._name, self._target, self._reader, self._writer = name, target, reader, writer
-        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._calls: dict[int, asyncio.Task[tuple[Kind, Any]]] = {}
+        self._answers: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -38,36 +39,49 @@ class Child:
                 self._take(await frames.read(self._reader))
         for task in self._calls.values():
             task.cancel()
-        if self._calls:
-            await asyncio.wait(list(self._calls.values()), timeout=STOP_SECONDS)
+        if self._answers:
+            await asyncio.wait(self._answers, timeout=STOP_SECONDS)
         if hasattr(self._target, "stop"):
             with contextlib.suppress(Exception):  # whoever would be told has gone
                 await asyncio.wait_for(self._target.stop(), STOP_SECONDS)
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is Kind.CALL:
-            self._calls[frame.number] = asyncio.ensure_future(self._answer(frame))
+            self._calls[frame.number] = asyncio.ensure_future(self._outcome(frame))
+            answer = asyncio.ensure_future(self._answer(frame.number))
+            self._answers.add(answer)
+            answer.add_done_callback(self._answers.discard)
         elif frame.number in self._calls:
             self._calls[frame.number].cancel()
 
-    async def _answer(self, frame: Frame) -> None:
-        try:
-            pieces = frames.packed(frame.number, Kind.RESULT, await self._result(frame))
-        except asyncio.CancelledError:
-            pieces = frames.packed(frame.number, Kind.CANCELLED)
-        except BaseException as error:  # the edge of the process: the caller is to hear of everything
-            pieces = frames.packed(frame.number, Kind.ERROR, frames.portable(error, self._name))
-        finally:
-            del self._calls[frame.number]
+    async def _answer(self, number: int) -> None:
+        """Answer a call once it has ended. Not in the call's own task: one cancelled before it began runs no line."""
+        call = self._calls[number]
+        await asyncio.wait({call})
+        del self._calls[number]
+        if call.cancelled():
+            pieces = frames.packed(number, Kind.CANCELLED)
+        else:
+            kind, value = call.result()
+            try:
+                pieces = frames.packed(number, kind, value)
+            except Exception as error:  # what pickling a stranger's classes raises
+                pieces = frames.packed(number, Kind.ERROR, frames.portable(error, self._name))
         with contextlib.suppress(ConnectionError):
             self._writer.writelines(pieces)
             await self._writer.drain()
 
-    async def _result(self, frame: Frame) -> Any:
-        if isinstance(self._target, BaseException):
-            raise self._target
-        method, arguments = frame.load()
-        return await getattr(self._target, method)(*arguments)
+    async def _outcome(self, frame: Frame) -> tuple[Kind, Any]:
+        """What a call returned or raised."""
+        try:
+            if isinstance(self._target, BaseException):
+                raise self._target
+            method, arguments = frame.load()
+            return Kind.RESULT, await getattr(self._target, method)(*arguments)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # the edge of the process: the caller is to hear of everything
+            return Kind.ERROR, frames.portable(error, self._name)
 
 
 def _made(plan: Plan) -> Any:

@@ -46,6 +46,15 @@ class Crew:
     def __len__(self) -> int:
         return len(self._members)
 
+    def resize(self, limit: int) -> None:
+        """Change the limit. Nobody is put out when it falls."""
+        self._limit = limit
+        self._hand_out()
+
+    def demand(self) -> tuple[int, int]:
+        """Executions that a member has, and those that wait for one."""
+        return self._busy, sum(not waiter.done() for queue in self._waiting.values() for _, waiter in queue)
+
     def add(self, member: Member) -> None:
         self._members.append(member)
         self._hand_out()

@@ -17,15 +17,16 @@ from weakref import WeakValueDictionary
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import Config
-from slime_agl.engine.base import EngineInfo
+from slime_agl.engine.base import EngineInfo, Pressure
 from slime_agl.errors import SlimeAglError
 from slime_agl.execution import Execution, Job, lost
 from slime_agl.loops import LoopThread, Work
+from slime_agl.pace import Law, Pace
 from slime_agl.runtime import K, Kept
 from slime_agl.runtime_loop import RuntimeLoop
 from slime_agl.workers.arguments import portable_arguments
 from slime_agl.workers.crew import Crew, Member
-from slime_agl.workers.link import Link, Plan, Transport, WorkerDied
+from slime_agl.workers.link import Link, Plan, Transport, WorkerDied, ended
 from slime_agl.workers.worker import Hello, origin_of
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 60.0
 class Fleet:
     """A runtime (see `Runtime`) whose executions run in workers.
 
-    count: number of workers. limit: maximum concurrent executions over all of them. plan: describes the worker with a
+    count: number of workers. limit: maximum concurrent executions over all of them. law: by which it
+    changes, None if it is fixed. plan: describes the worker with a
     given number; transport starts it. renderer: of this process. died: called with the node of each worker that ends.
     most_bytes: bound on the data of finished groups that no batch has taken.
     """
@@ -59,6 +61,7 @@ class Fleet:
         plan: Callable[[int], Plan],
         count: int,
         limit: int,
+        law: Law | None = None,
         most_bytes: int | None = None,
         died: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -66,7 +69,8 @@ class Fleet:
         self.most_bytes = most_bytes
         self._transport, self._plan, self._count, self._died = transport, plan, count, died
         self._home = RuntimeLoop()
-        self._crew = Crew(limit)
+        self._crew = Crew(limit if law is None else law.limit)
+        self._pace = Pace(law, read=self.pressure, demand=self._crew.demand, apply=self._crew.resize)
         self._numbers, self._tickets = itertools.count(), itertools.count()
         self._hello: Hello | None = None
         self._step: tuple[int, float, float] | None = None
@@ -114,6 +118,7 @@ class Fleet:
             self._kept.pop(0)
         await self._everyone("begin_step", *self._step)
         await asyncio.gather(*(self._let_go(member) for member in self._crew))
+        self._pace.go_on()
 
     async def equip(self, arguments: Mapping[str, Any]) -> None:
         portable = portable_arguments(arguments)
@@ -204,6 +209,7 @@ class Fleet:
 
     async def park(self) -> None:
         self._parked = True
+        self._pace.stay()
         self._crew.park("train")
         await self._everyone("park")
 
@@ -211,6 +217,7 @@ class Fleet:
         self._parked = False
         await self._everyone("resume")
         self._crew.resume("train")
+        self._pace.go_on()
 
     async def abort(self, origin: str) -> None:
         await self._abort(origin)
@@ -237,7 +244,12 @@ class Fleet:
         for member in self._crew:
             total.update(member.counts)
         own = {f"workers/{name}": float(count) for name, count in self._counts.items()}
-        return {**total, **own, "workers/alive": float(len(self._crew))}
+        return {**total, **own, **self._pace.metrics(), "workers/alive": float(len(self._crew))}
+
+    async def pressure(self) -> Pressure:
+        """See Runtime; the workers share the engine, so one of them tells its load."""
+        found: list[Pressure] = await self._everyone("pressure")
+        return Pressure.over(found)
 
     async def _start(self) -> None:
         seconds = self.config.workers.start_seconds
@@ -379,15 +391,8 @@ class Fleet:
                 await link.call("park" if parked else "resume")
 
     async def _stop(self) -> None:
+        await self._pace.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(self._end(member.link) for member in self._crew))
-
-    async def _end(self, link: Link) -> None:
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await link.call("stop")
-        except (SlimeAglError, TimeoutError) as error:
-            logger.warning("worker %s did not stop by itself: %s", link.name, error or "no answer")
-        await link.kill()
+        await asyncio.gather(*(ended(member.link, STOP_SECONDS) for member in self._crew))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from slime_agl.errors import SlimeAglError
+
+logger = logging.getLogger(__name__)
 
 # Calls of one lane never wait for those of another: `run` lasts as long as agents do, `bulk` moves much data.
 Lane = Literal["run", "control", "bulk"]
@@ -96,3 +99,13 @@ async def unwound(answer: asyncio.Future[Any]) -> None:
     error = None if answer.cancelled() else answer.exception()
     if error is not None and not isinstance(error, CancelledThere | WorkerDied):
         raise error
+
+
+async def ended(link: Link, seconds: float) -> None:
+    """Have a worker stop, and kill it, at the latest after `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            await link.call("stop")
+    except (SlimeAglError, TimeoutError) as error:
+        logger.warning("worker %s did not stop by itself: %s", link.name, error or "no answer")
+    await link.kill()

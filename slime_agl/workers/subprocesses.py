@@ -98,11 +98,20 @@ class Subprocesses:
     """Starts workers on this machine, with this process's interpreter, paths and environment."""
 
     async def start(self, plans: Sequence[Plan]) -> list[Subprocess]:
-        return [await self._started(plan) for plan in plans]
+        links: list[Subprocess] = []
+        try:
+            for plan in plans:
+                links.append(await self._started(plan))
+        except BaseException:  # nobody else knows of these
+            await asyncio.gather(*(link.kill() for link in links))
+            raise
+        return links
 
     async def _started(self, plan: Plan) -> Subprocess:
         ours, theirs = socket.socketpair()
         with theirs:
+            # Nothing is awaited from the process's start to its link, so that a cancellation loses no process.
+            reader, writer = await asyncio.open_connection(sock=ours)
             try:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "slime_agl.workers.child", str(theirs.fileno())],
@@ -111,9 +120,8 @@ class Subprocesses:
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                 )
             except OSError as error:
-                ours.close()
+                writer.close()
                 raise WorkerDied(f"worker {plan.name}: no process can be started: {error}") from error
-        reader, writer = await asyncio.open_connection(sock=ours)
         writer.writelines(frames.packed(0, Kind.CALL, (plan, sys.path, logging.getLogger().getEffectiveLevel())))
         return Subprocess(plan, process, reader, writer)
 

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from dataclasses import dataclass
 
-from slime_agl.engine.base import EngineInfo
+from slime_agl.engine.base import EngineInfo, Pressure
 from slime_agl.execution import Execution, Job
 from slime_agl.runtime import Runtime
 from slime_agl.workers.serving import hop
@@ -60,6 +60,9 @@ class Worker:
 
     async def in_flight(self) -> int:
         return await hop(self.runtime.submit, self.runtime.in_flight())
+
+    async def pressure(self) -> Pressure:
+        return await hop(self.runtime.submit, self.runtime.pressure())
 
     async def metrics(self) -> dict[str, float]:
         return await hop(self.runtime.submit, self.runtime.metrics())

@@ -20,7 +20,7 @@ SCRIPTS = [
 ]
 SOURCES = [
     path
-    for folder in ("slime_agl", "tests", "examples", "scripts", ".ci")
+    for folder in ("slime_agl", "tests", "examples", "scripts", ".ci", ".github")
     for path in sorted((ROOT / folder).rglob("*"))
     if path.is_file() and path.suffix in {"", ".py", ".sh", ".md", ".yaml", ".txt"} and path != Path(__file__)
 ]

@@ -15,11 +15,11 @@ PACKAGE = ROOT / "slime_agl"
 # From the bottom up. A room imports from rooms below its own line, never from its own line or above.
 LAYERS = (
     {"errors"},
-    {"config", "loops", "lru", "outstanding"},
+    {"config", "guide", "loops", "lru", "outstanding"},
     {"trace"},
     {"record"},
     {"chat", "engine", "credit"},
-    {"host"},
+    {"host", "pace"},
     {"baseline", "advantage", "reducers"},
     {"lightning", "gateway", "local", "report", "sandbox"},
     {"export", "harness"},

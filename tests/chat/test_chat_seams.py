@@ -202,7 +202,7 @@ def test_what_a_template_never_writes_is_named(
     report = audit(make(tokenizer_for, body, "<end>", "<call_end>")).report
     assert report.hidden == hidden
     (warning,) = report.warnings()
-    assert "does not show the model the list of tools" in warning and "--chat-template-path" in warning
+    assert "does not show the model the list of tools" in warning and "chat_template_path" in warning
 
 
 def test_calls_that_are_not_written_are_named(tokenizer_for: MakeRenderer) -> None:

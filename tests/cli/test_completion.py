@@ -36,6 +36,10 @@ def test_commands_are_completed():
     assert offered("do") == [("plain", "doctor")]
 
 
+def test_pages_of_the_guide_are_completed():
+    assert offered("guide", "met") == [("plain", "methods"), ("plain", "metrics")]
+
+
 def test_options_of_a_command_are_completed():
     assert ("plain", "--agent") in offered("check", "--")
     assert offered("audit", "--history", "") == [("plain", "append"), ("plain", "template")]
@@ -56,8 +60,9 @@ def test_the_shell_is_told_where_a_file_or_a_directory_is_wanted(words: tuple[st
     assert offered(*words) == [(kind, words[-1])]
 
 
-def test_the_readmes_lines_give_each_shell_its_script():
-    asked = re.findall(r"_SLIME_AGL_COMPLETE=(\w+) slime-agl", (ROOT / "README.md").read_text(encoding="utf-8"))
+def test_the_guides_lines_give_each_shell_its_script():
+    page = ROOT / "slime_agl" / "guide" / "commands.md"
+    asked = re.findall(r"_SLIME_AGL_COMPLETE=(\w+) slime-agl", page.read_text(encoding="utf-8"))
     assert asked == ["bash_source", "zsh_source", "fish_source"]
     for instruction in asked:
         shell = instruction.removesuffix("_source")

@@ -9,7 +9,7 @@ from aiohttp import web
 from engine_helpers import says
 
 from slime_agl.engine import workers
-from slime_agl.engine.base import EngineInfo
+from slime_agl.engine.base import EngineInfo, Load
 from slime_agl.engine.workers import pending_requests
 
 
@@ -37,6 +37,30 @@ from slime_agl.engine.workers import pending_requests
 )
 def test_a_load_is_a_count_or_it_is_unknown(load: Any, held: int | None):
     assert pending_requests(load) == held
+
+
+RANK = {"num_running_reqs": 3, "num_waiting_reqs": 1, "token_usage": 0.25, "max_total_num_tokens": 1000}
+
+
+@pytest.mark.parametrize(
+    ("loads", "load"),
+    [
+        ([RANK, {**RANK, "token_usage": 0.5}], Load(6, 2, 0.5, 2000)),
+        ([{"num_running_reqs": 3, "num_waiting_reqs": 0}], Load(3, 0)),
+        ([{**RANK, "token_usage": 7.0, "max_total_num_tokens": -1}], Load(3, 1)),
+        ([RANK, {**RANK, "max_total_num_tokens": None}], Load(6, 2, 0.25)),
+        ([RANK, {"num_running_reqs": 3}], None),
+        ([], None),
+        ("idle", None),
+    ],
+)
+async def test_a_reported_load_is_of_all_ranks_or_unknown(serve, connect, loads, load):
+    url = await serve({"GET /v1/loads": says({"loads": loads}), "GET /health": says({})})
+    assert await (await connect(url)).reported_load() == load
+
+
+async def test_an_engine_that_reports_no_load_has_none(serve, connect):
+    assert await (await connect(await serve({"GET /health": says({})}))).reported_load() is None
 
 
 @pytest.mark.parametrize("loads", [says({}), says({}, 404), says({"loads": "none"}), says({}, 500)])

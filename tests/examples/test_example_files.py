@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import yaml
 
 from slime_agl.config import Config
 from slime_agl.harness.catalog import program_of
+from tests.slime_flags import known_flags, slime_folder
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALL = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
@@ -78,13 +77,13 @@ def test_a_missing_package_is_named_before_anything_starts(name: str, tmp_path: 
 
 @pytest.mark.needs_slime
 @pytest.mark.parametrize("name", ALL)
-def test_slime_knows_every_flag(name: str, slime_dir: Path, known_flags: set[str]):
+def test_slime_knows_every_flag(name: str, slime_dir: Path, flags_of_slime: set[str]):
     done = run_script(name, "--print", SLIME_DIR=str(slime_dir), NUM_GPUS="4")
     assert done.returncode == 0, done.stderr
     driver, *given = done.stdout.splitlines()
     assert (slime_dir / driver).exists()
     flags = {line for line in given if line.startswith("--")}
-    assert "--rollout-function-path" in flags and flags - known_flags == set()
+    assert "--rollout-function-path" in flags and flags - flags_of_slime == set()
 
 
 def run_script(name: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -95,39 +94,9 @@ def run_script(name: str, *words: str, **variables: str) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def slime_dir() -> Path:
-    slime = pytest.importorskip("slime.utils.types", reason="slime is not on PYTHONPATH", exc_type=ImportError)
-    return Path(slime.__file__).parents[2]
-
-
-# Prints the flags of slime's own parser. What slime's module of arguments imports beside it is named only, until a
-# command line is read; a process of its own keeps the stand-ins away from other tests.
-PRINT_FLAGS = """
-import argparse, sys
-from importlib.util import find_spec
-from unittest.mock import MagicMock
-
-missing = {name for name in ("sglang", "sglang_router", "httpx", "wandb", "ray") if find_spec(name) is None}
-inner = ("sglang.srt", "sglang.srt.server_args", "sglang_router.launch_router")
-for name in ("sglang", "sglang_router", *inner, "httpx", "wandb", "ray"):
-    if name.partition(".")[0] in missing:
-        sys.modules[name] = MagicMock()
-from slime.utils.arguments import get_slime_extra_args_provider
-
-parser = argparse.ArgumentParser(conflict_handler="resolve")
-get_slime_extra_args_provider()(parser)
-print(*(option for action in parser._actions for option in action.option_strings))
-"""
+    return slime_folder()
 
 
 @pytest.fixture(scope="module")
-def known_flags(slime_dir: Path) -> set[str]:
-    """Flags of slime's own parser, and of Megatron, SGLang and the router as slime's scripts and docs name them."""
-    done = subprocess.run([sys.executable, "-c", PRINT_FLAGS], capture_output=True, text=True, timeout=120)
-    if "ModuleNotFoundError" in done.stderr:
-        pytest.skip(f"slime's parser needs more packages: {done.stderr.splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
-    named = [
-        path for kind in ("scripts/**/*.sh", "examples/**/*.sh", "docs/en/**/*.md") for path in slime_dir.glob(kind)
-    ]
-    text = "\n".join(path.read_text(encoding="utf-8") for path in named)
-    return set(done.stdout.split()) | set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text))
+def flags_of_slime(slime_dir: Path) -> set[str]:
+    return known_flags(slime_dir)

@@ -357,8 +357,18 @@ async def test_models_are_listed_and_found(bench):
         ("responses", {"input": "x", "tools": [{"type": "namespace", "tools": []}]}, "tools[0]"),
         (
             "responses",
-            {"input": "x", "tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "c"}]}]},
+            {"input": "x", "tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}]},
             "tools[0].tools[0]",
+        ),
+        (
+            "responses",
+            {"input": "x", "tools": [{"type": "custom", "name": "c", "format": {"type": "grammar"}}]},
+            "tools[0].format",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "custom", "custom": {}}]},
+            "tools[0].custom",
         ),
         ("responses", {"input": "x", "background": True}, "background"),
         ("responses", {"input": "x", "truncation": "auto"}, "truncation"),

@@ -177,3 +177,18 @@ async def test_concurrent_calls_of_one_attempt_are_branches(bench, fake_sglang):
     turns = (await bench.seal()).ledger.turns
     assert [turn.parent for turn in turns] == [None, 0, 0, 0, 0, 0]
     assert sorted(turn.fork for turn in turns[1:]) == ["", "branch", "branch", "branch", "branch"]
+
+
+async def test_what_the_engine_had_seen_and_still_had_is_counted(bench, fake_sglang):
+    client = await bench.open()
+    for text, cached in (("one", 7), ("two", 5), ("three", 10_000)):
+        fake_sglang.say(text, meta={"cached_tokens": cached})
+    said: list[Any] = [{"role": "user", "content": "a"}]
+    lengths = []
+    for number in range(3):
+        answer = await client.chat.completions.create(model="m", messages=said)
+        said += [answer.choices[0].message.model_dump(), {"role": "user", "content": f"b{number}"}]
+        lengths.append(answer.usage.total_tokens)
+    counters = (await bench.prove(fake_sglang)).left.counters
+    assert counters["held_tokens"] == lengths[0] + lengths[1]
+    assert counters["reused_tokens"] == 5 + lengths[1], "no more than was there"

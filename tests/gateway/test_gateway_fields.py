@@ -1,4 +1,4 @@
-"""What clients send besides the conversation: fields that change no token, hosted tools, namespaces of functions."""
+"""What clients send besides the conversation: fields that change no token, hosted and custom tools, namespaces."""
 
 from __future__ import annotations
 
@@ -112,6 +112,86 @@ async def test_two_functions_of_one_shown_name_are_refused(bench, fake_sglang):
     with pytest.raises(openai.BadRequestError, match="helpers_v1__close"):
         await ask(client, SAID, tools=twice)
     assert fake_sglang.requests == []
+
+
+PATCH: dict[str, Any] = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Change files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch" LF'},
+}
+
+
+@pytest.mark.parametrize("stream", (False, True))
+@pytest.mark.parametrize(
+    "arguments, sent",
+    [
+        ({"input": '*** Begin Patch\n{"a": 1}'}, '*** Begin Patch\n{"a": 1}'),
+        ({"input": '{"input": "x"}'}, '{"input": "x"}'),
+        ({"patch": "-a"}, '{"patch": "-a"}'),
+        ({"input": 3}, '{"input": 3}'),
+        ({"input": "a", "more": "b"}, '{"input": "a", "more": "b"}'),
+    ],
+    ids=["text", "text that looks like arguments", "another argument", "a number", "an argument too many"],
+)
+async def test_a_custom_tool_is_called_with_a_text_in_one_segment(bench, script, fake_sglang, stream, arguments, sent):
+    script([("apply_patch", arguments)], [("edit__apply_patch", arguments)], "Done.")
+    client = await bench.open()
+    space = {"type": "namespace", "name": "edit", "description": "Edits.", "tools": [PATCH]}
+    items, tools = list(SAID), [{"type": "function", **ADD}, PATCH, space]
+    for namespace in (None, "edit"):
+        (call,) = called = await ask(client, items, stream, tools=tools)
+        assert (call["type"], call["name"], call.get("namespace")) == ("custom_tool_call", "apply_patch", namespace)
+        assert call["input"] == sent and "arguments" not in call
+        items += [*called, {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "patched"}]
+    await ask(client, items, stream, tools=tools)
+    proof = await bench.prove(fake_sglang)
+    assert proof.one_segment(3)
+    shown = fake_sglang.tokenizer.decode(list(proof.left.ledger.prompt_ids(0)))
+    assert "*** Begin Patch" in shown and "lark" in shown and "edit__apply_patch" in shown
+    assert proof.left.counters["ignored_fields/tools.format"] == 6
+
+
+@pytest.mark.parametrize("stream", (False, True))
+async def test_a_custom_tool_of_chat_is_called_with_a_text_in_one_segment(bench, script, fake_sglang, stream):
+    script([("apply_patch", {"input": "-a\n+b"}), ("add", {"a": 1, "b": 2})], "Done.")
+    client = await bench.open()
+    grammar = {key: PATCH["format"][key] for key in ("syntax", "definition")}
+    custom = {"name": "apply_patch", "description": "Change.", "format": {"type": "grammar", "grammar": grammar}}
+    body: dict[str, Any] = {
+        "model": "m",
+        "tools": [{"type": "custom", "custom": custom}, {"type": "function", "function": ADD}],
+        "messages": [{"role": "user", "content": "Patch it."}],
+        "stream": stream,
+    }
+    answer = await client.post("/chat/completions", body=body, cast_to=str if stream else object)
+    if stream:
+        chunks = [json.loads(line[6:]) for line in answer.splitlines() if line.startswith("data: {")]
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        for call in calls:
+            del call["index"]
+    else:
+        calls = answer["choices"][0]["message"]["tool_calls"]
+    assert [call["type"] for call in calls] == ["custom", "function"]
+    assert calls[0]["custom"] == {"name": "apply_patch", "input": "-a\n+b"}
+    body["messages"] += [{"role": "assistant", "content": None, "tool_calls": calls}]
+    body["messages"] += [{"role": "tool", "tool_call_id": call["id"], "content": "ok"} for call in calls]
+    await client.post("/chat/completions", body=body, cast_to=str if stream else object)
+    assert (await bench.prove(fake_sglang)).one_segment(2)
+
+
+@pytest.mark.parametrize("path", ("responses", "chat/completions"))
+async def test_a_custom_tool_can_be_forced(bench, script, fake_sglang, path):
+    script("")
+    client = await bench.open()
+    if path == "responses":
+        await ask(client, SAID, tools=[PATCH], tool_choice={"type": "custom", "name": "apply_patch"})
+    else:
+        named = {"type": "custom", "custom": {"name": "apply_patch"}}
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [named], "tool_choice": named}
+        await client.post("/chat/completions", body=body, cast_to=object)
+    assert "apply_patch" in fake_sglang.tokenizer.decode(fake_sglang.requests[0].input_ids)[-80:]
 
 
 def test_a_namespace_that_ends_in_the_separator_is_not_given_another():

@@ -87,11 +87,18 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
 
 @pytest.fixture
 def run_harness(run_rollout: Any) -> Callable[..., Any]:
-    """`run_harness(agent, rows, **sections)`: one step of rollouts with `agl.agent` a mapping."""
+    """`run_harness(agent, rows, **sections)`: one step of rollouts with `agl.agent` a mapping.
 
-    def run(agent: dict[str, Any], rows: Sequence[Any], *, n_samples: int = 1, **sections: Any) -> Any:
+    over_sampling: rows begun at a time for a batch of one; 0 for a batch of all.
+    """
+
+    def run(
+        agent: dict[str, Any], rows: Sequence[Any], *, n_samples: int = 1, over_sampling: int = 0, **sections: Any
+    ) -> Any:
         section = {"sandbox": {"backend": "local", "retries": 0}, **sections}
         more = {"rollout_max_response_len": 4096, "rollout_max_context_len": 200_000}
+        if over_sampling:
+            more |= {"rollout_batch_size": 1, "over_sampling_batch_size": over_sampling}
         return run_rollout(agent, rows, agl=section, n_samples=n_samples, **more)
 
     return run

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from slime_agl.errors import AgentError
 from tests.conftest import flat
-from tests.harness.doubles import Watched
+from tests.harness.doubles import Broken, Watched
 
 CALL = """\
 import json, os, sys, urllib.request
@@ -110,6 +112,30 @@ def test_a_sandbox_that_cannot_be_created_is_tried_again_and_never_a_reward_of_0
             run_harness({"command": program(SOLVE)}, [row], **given)
 
 
+@pytest.mark.parametrize("fails", ["agent's sandbox", "grader's sandbox", "tests"])
+def test_retries_of_sandboxes_and_of_executions_do_not_multiply(
+    run_harness, run_rollout, program, fake_sglang, row, watched, monkeypatch, tmp_path, fails
+):
+    fake_sglang.answer_with(lambda request: "ok")
+    runs, create = tmp_path / "runs", Watched.sandbox
+    network = {"agent's sandbox": "gateway", "grader's sandbox": "none"}.get(fails)
+
+    def sandbox(self, spec):
+        made = create(self, spec)
+        return Broken() if spec.network == network else made
+
+    monkeypatch.setattr(Watched, "sandbox", sandbox)
+    if fails == "tests":
+        row["metadata"]["tests"] = "exit 1\n"
+    given = {"sandbox": {"backend": "local", "retries": 2}, "failure": {"stall_groups": 1, "stall_seconds": 0}}
+    with pytest.raises(AgentError, match="sandbox_error"):
+        run_harness({"command": program(f"open({str(runs)!r}, 'a').write('.')\n" + SOLVE)}, [row], **given)
+    per_attempt = Counter((spec.labels["attempt"], spec.network) for spec in watched[0].specs)
+    assert set(per_attempt.values()) == ({3} if fails == "agent's sandbox" else {1, 3})
+    attempts = len({attempt for attempt, _ in per_attempt})
+    assert attempts <= len(run_rollout.data_source.taken), "an execution was run again for what had been tried again"
+
+
 def test_a_program_that_is_missing_is_the_sandboxs_failure(run_harness, row):
     with pytest.raises(AgentError, match="not found"):
         run_harness({"command": "no-such-program"}, [row], failure={"stall_groups": 1, "stall_seconds": 0})
@@ -188,6 +214,30 @@ def test_an_attempt_at_its_deadline_leaves_no_process_and_no_sandbox(
     assert not watched[0].backend.open
     started = [int(pid) for pid in pids.read_text().split()]
     assert len(started) >= 2 and not [pid for pid in started if alive(pid)]
+
+
+def test_an_execution_that_is_cancelled_leaves_no_process_and_no_sandbox(
+    run_harness, program, fake_sglang, row, watched, tmp_path
+):
+    fake_sglang.answer_with(lambda request: "ok")
+    first, told, pids = tmp_path / "first", tmp_path / "told", tmp_path / "pids"
+    os.mkfifo(told)
+    code = (
+        "import subprocess, time\n"
+        f"try: os.mkdir({str(first)!r})\n"
+        f"except FileExistsError: open({str(told)!r}).read()\n"
+        "else:\n"
+        "    ask()\n"
+        "    daemon = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"    open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{daemon.pid}}')\n"
+        f"    open({str(told)!r}, 'w').close()\n"
+        "    time.sleep(600)\n"
+    )
+    output = run_harness({"command": program(code + SOLVE)}, [row, row], over_sampling=2)
+    assert [sample.reward for sample in flat(output.samples)] == [1.0]
+    assert not watched[0].backend.open
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) == 2 and not [pid for pid in started if alive(pid)]
 
 
 def alive(pid: int) -> bool:

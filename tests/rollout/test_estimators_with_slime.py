@@ -1,4 +1,4 @@
-"""Every cell of the README's estimator table, tested with slime's own functions.
+"""Every cell of the guide's estimator table, tested with slime's own functions.
 
 Skipped unless slime's checkout is on PYTHONPATH; test_rollout_refusals tests refusals without it.
 """

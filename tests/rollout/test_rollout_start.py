@@ -30,7 +30,7 @@ def test_a_run_is_warned_of_what_its_template_hides_and_of_a_missing_stop_token(
     tiny_checkpoint: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hidden, stops = said_of(tiny_checkpoint, caplog, DEAF)
-    assert "does not show the model the list of tools, tool results" in hidden and "--chat-template-path" in hidden
+    assert "does not show the model the list of tools, tool results" in hidden and "chat_template_path" in hidden
     assert "if the model ends turns with <|im_start|>" in stops and "--rollout-stop-token-ids" in stops
 
 

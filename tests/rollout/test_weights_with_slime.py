@@ -1,4 +1,4 @@
-"""The README's table of what an execution weighs, computed by slime's own loss, reducers and schedule."""
+"""The guide's table of what an execution weighs, computed by slime's own loss, reducers and schedule."""
 
 from __future__ import annotations
 

@@ -88,6 +88,20 @@ async def test_a_cancelled_call_has_unwound_in_the_worker_when_it_returns(link: 
     assert unwound.exists()
 
 
+async def test_a_call_that_is_cancelled_before_it_could_begin_ends(start, tmp_path: Path) -> None:
+    link = await start()  # it is not ready yet: call and cancellation reach it together
+    for method, arguments in (("wait", (str(tmp_path / "began"), str(tmp_path / "unwound"))), ("greet", ("you",))):
+        for lane in ("run", "control"):
+            call = asyncio.ensure_future(link.call(method, *arguments, lane=lane))
+            await asyncio.sleep(0)
+            call.cancel()
+            done, _ = await asyncio.wait({call}, timeout=60)
+            assert done, f"{method} never came back"
+            with pytest.raises(asyncio.CancelledError):
+                await call
+    assert await link.call("greet", "you") == "hello you"
+
+
 async def test_arrays_travel_uncopied(link: Link) -> None:
     array = np.arange(1_000_000, dtype=np.int32)
     back = await link.call("same", array)

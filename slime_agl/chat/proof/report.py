@@ -24,6 +24,8 @@ LATER = {
     "joined": "later ones are joined to the message before or after them",
 }
 
+_ANOTHER = "name another as chat_template_path, beside agl: in the file of --custom-config-path"
+
 
 @dataclass(frozen=True, slots=True)
 class MissingStop:
@@ -108,7 +110,7 @@ class AuditReport:
         """Warnings for the user before a run starts, one sentence each."""
         hidden = ", ".join(HIDDEN[name] for name in self.hidden)
         return [
-            *([f"it does not show the model {hidden}; give another with --chat-template-path"] if hidden else []),
+            *([f"it does not show the model {hidden}; {_ANOTHER}"] if hidden else []),
             *(f"requests of kind {', '.join(one.kinds)} fork: {one.advice()}" for one in self.missing_stops),
         ]
 

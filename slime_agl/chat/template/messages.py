@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
 
+from slime_agl.chat.template.freeform import ARGUMENT, custom_call, input_of, read_custom_call
 from slime_agl.errors import TemplateError
 
 # Leads the URL of an image in a file; `Vision` decides which files may be read.
@@ -112,14 +113,19 @@ def reply_message(reply: Reply) -> dict:
     return message
 
 
-def wire_message(reply: Reply) -> dict:
-    """Return `reply` as the assistant message of a chat completion, arguments as JSON text."""
+def wire_message(reply: Reply, customs: Collection[str] = ()) -> dict:
+    """Return `reply` as the assistant message of a chat completion, arguments as JSON text.
+
+    customs: names of custom tools (see `freeform`).
+    """
     message: dict[str, object] = {"role": "assistant", "content": reply.text or (None if reply.tool_calls else "")}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
         message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            custom_call(call.id, call.name, input_of(call.arguments))
+            if call.name in customs
+            else {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in reply.tool_calls
         ]
     return message
@@ -180,9 +186,14 @@ def _normalise_one(message: dict, index: int) -> dict:
 
 
 def _normalise_call(call: Mapping, where: str) -> dict:
+    custom = read_custom_call(call)
+    if custom is not None:
+        return call_entry(call.get("id") or "", custom[0], {ARGUMENT: custom[1]})
     function = call.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise TemplateError(f"{where} has type {call.get('type')!r} and names no function; send function calls only")
+        raise TemplateError(
+            f"{where} has type {call.get('type')!r} and names no function; send calls of functions or custom tools"
+        )
     return call_entry(call.get("id") or "", function["name"], function.get("arguments"))
 
 
@@ -243,6 +254,9 @@ def _part(part: object, where: str) -> str:
 
 
 def _same_call(ours: ToolCall, theirs: Mapping[str, object]) -> bool:
+    custom = read_custom_call(theirs)
+    if custom is not None:
+        return custom == (ours.name, input_of(ours.arguments))
     function = theirs.get("function")
     if not isinstance(function, Mapping) or function.get("name") != ours.name:
         return False

@@ -47,7 +47,8 @@ class Renderer:
         if not (chat_template or getattr(tokenizer, "chat_template", None)):
             raise TemplateError(
                 f"tokenizer {getattr(tokenizer, 'name_or_path', '') or type(tokenizer).__name__} has no chat template; "
-                "use an instruct checkpoint, or give a template file with --chat-template-path"
+                "use an instruct checkpoint, or name a template file as chat_template_path, beside agl: in the file of "
+                "--custom-config-path"
             )
         self.tokenizer = self._tokenizer = tokenizer
         self._template = chat_template

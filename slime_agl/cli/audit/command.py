@@ -28,7 +28,7 @@ def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
 @click.option(
     "--chat-template",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Replacement template, as slime's --chat-template-path.",
+    help="Replacement template, as chat_template_path beside agl: in the file of --custom-config-path.",
 )
 @click.option("--kwargs", metavar="JSON", callback=_object, help="Template variables, as --apply-chat-template-kwargs.")
 @click.option(

@@ -19,7 +19,7 @@ from slime_agl.chat.parse.reply import ReplyParser
 from slime_agl.chat.template.delta import DeltaEncoder
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
-from slime_agl.engine.base import Engine, EngineInfo
+from slime_agl.engine.base import Engine, EngineInfo, Pressure
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.gateway.door import Door, is_loopback
 from slime_agl.gateway.http.app import build_server
@@ -28,7 +28,7 @@ from slime_agl.gateway.http.sockets import Sockets
 from slime_agl.gateway.sessions.doorman import Doorman
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
-from slime_agl.gateway.turn.commits import Committer, TurnSink
+from slime_agl.gateway.turn.commits import HELD, REUSED, Committer, TurnSink
 from slime_agl.gateway.turn.maker import TurnMaker
 from slime_agl.gateway.turn.prompts import PromptMaker
 from slime_agl.gateway.turn.sampling import Sampler
@@ -120,6 +120,21 @@ class Gateway:
     async def abort(self, origin: str) -> None:
         """Abort the engine requests of another process, by what leads their ids (see SessionSpec)."""
         await self._call(lambda _: self._parts.engine.abort_all_of(origin))
+
+    async def pressure(self) -> Pressure:
+        """The engine's load, and what its cache has kept so far of what this gateway's conversations come back to."""
+
+        async def read(sessions: Sessions) -> Pressure:
+            load = await self._parts.engine.reported_load()
+            return Pressure(
+                load=load,
+                held=sessions.total(HELD),
+                reused=sessions.total(REUSED),
+                ended=sessions.ended,
+                ended_tokens=sessions.ended_tokens,
+            )
+
+        return await self._call(read)
 
     async def counters(self) -> Counter[str]:
         return await self._call(lambda sessions: _later(Counter(sessions.counters)))

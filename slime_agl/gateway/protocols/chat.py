@@ -9,6 +9,7 @@ from typing import Any
 from slime_agl.chat.template.messages import wire_message
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
+from slime_agl.gateway.protocols.custom import custom_tool
 from slime_agl.gateway.protocols.hosted import hosted
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
@@ -84,7 +85,7 @@ class ChatCompletions:
         begun = None
         if not body.keys().isdisjoint(BEGUN_FIELDS):
             messages, begun = split_begun(body, messages)
-        tools, forced = _tools(body, session.count)
+        tools, forced, customs = _tools(body, session.count)
         if forced and begun is not None:
             raise bad_field(
                 "tool_choice", f"tool_choice {body['tool_choice']!r} starts the reply, as the last message already does"
@@ -116,6 +117,7 @@ class ChatCompletions:
             stream=bool(body.get("stream")),
             include_usage=bool(options.get("include_usage")),
             logprobs=bool(body.get("logprobs")),
+            customs=customs,
         )
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
@@ -127,13 +129,17 @@ class ChatCompletions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatExchange:
-    """A request. include_usage: in the last event of a stream. logprobs: of every sampled token."""
+    """A request. include_usage: in the last event of a stream. logprobs: of every sampled token.
+
+    customs: names of its custom tools.
+    """
 
     request: TurnRequest
     token_bytes: TokenBytes
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
+    customs: frozenset[str] = frozenset()
 
     @property
     def turns(self) -> tuple[TurnRequest, ...]:
@@ -143,7 +149,11 @@ class ChatExchange:
         """The chat.completion object."""
         choices = []
         for number, answer in enumerate(answers):
-            choice = {"index": number, "message": wire_message(answer.reply), "finish_reason": finish_reason(answer)}
+            choice = {
+                "index": number,
+                "message": wire_message(answer.reply, self.customs),
+                "finish_reason": finish_reason(answer),
+            }
             choices.append(choice | {"logprobs": self._logprobs(answer)} | self._ids(answer))
         head = self._head(answers, "chat.completion")
         return {**head, "choices": choices, "usage": usage_of(Usage.of(answers, self.request.n))}
@@ -157,7 +167,7 @@ class ChatExchange:
     def _chunks(self, answers: list[TurnAnswer]) -> Iterator[dict[str, Any]]:
         head = self._head(answers, "chat.completion.chunk")
         for number, answer in enumerate(answers):
-            message = wire_message(answer.reply)
+            message = wire_message(answer.reply, self.customs)
             calls = message.pop("tool_calls", None)
             said = {"index": number, "delta": {name: text for name, text in message.items() if text is not None}}
             said |= {"logprobs": self._logprobs(answer), "finish_reason": None}
@@ -252,23 +262,30 @@ def _is_call(call: Any) -> bool:
     return isinstance(call, dict) and isinstance(call.get("id"), str | None)
 
 
-def _tools(body: Mapping[str, Any], count: fields.Count) -> tuple[Tools | None, str]:
-    """Read the tools for the template, and TurnRequest.forced."""
+def _tools(body: Mapping[str, Any], count: fields.Count) -> tuple[Tools | None, str, frozenset[str]]:
+    """Read the tools for the template, TurnRequest.forced, and the names of custom tools."""
     given = fields.objects(body, "tools")
-    left_out = []
+    shown: list[dict[str, Any]] = []
+    customs: set[str] = set()
     for at, tool in enumerate(given):
-        function = tool.get("function")
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            if not hosted(tool, count):
-                raise bad_field(f"tools[{at}]", f"tools[{at}] must be {{type: 'function', function: {{name, ...}}}}")
-            left_out.append(at)
-    if left_out:
-        given = [tool for at, tool in enumerate(given) if at not in left_out]
-    tools = Tools(given) if given else None
+        function, custom = tool.get("function"), tool.get("custom")
+        if isinstance(function, dict) and isinstance(function.get("name"), str):
+            shown.append(tool)
+        elif tool.get("type") == "custom" and isinstance(custom, dict):
+            shown.append(custom_tool(custom, f"tools[{at}].custom", count))
+            customs.add(custom["name"])
+        elif not hosted(tool, count):
+            raise bad_field(
+                f"tools[{at}]",
+                f"tools[{at}] must be {{type: 'function', function: {{name, ...}}}} or "
+                "{type: 'custom', custom: {name, ...}}",
+            )
+    tools = Tools(shown) if shown else None
     choice = body.get("tool_choice")
     if choice in (None, "auto"):
-        return tools, ""
+        return tools, "", frozenset(customs)
     if choice == "none":
-        return None, ""
-    function = choice.get("function") if isinstance(choice, dict) else None
-    return tools, forced_tool(choice, function.get("name") if isinstance(function, dict) else None, tools)
+        return None, "", frozenset()
+    named = (choice.get("function") or choice.get("custom")) if isinstance(choice, dict) else None
+    forced = forced_tool(choice, named.get("name") if isinstance(named, dict) else None, tools)
+    return tools, forced, frozenset(customs)

@@ -47,6 +47,7 @@ class Sessions:
         self._gates: dict[str, Gate] = {}
         self._bounds: dict[int | None, Bounds] = {}
         self.counters: Counter[str] = Counter()
+        self.ended = self.ended_tokens = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -55,6 +56,10 @@ class Sessions:
     def in_flight(self) -> int:
         """Number of calls in flight, over all attempts."""
         return sum(len(session.calls) for session in self._open.values())
+
+    def total(self, name: str) -> int:
+        """A counter of attempts, over those that ended and those that are open."""
+        return self.counters[name] + sum(session.counters[name] for session in self._open.values())
 
     def open(self, spec: SessionSpec) -> str:
         """Admit an attempt; return its key. Raises SlimeAglError if it was opened before."""
@@ -193,6 +198,9 @@ class Sessions:
             del self._open[name]
             self._ended[name] = None
         self.counters.update(session.counters)
+        if session.ledger.turns:
+            self.ended += 1
+            self.ended_tokens += sum(len(turn.new_ids) + turn.output_length for turn in session.ledger.turns)
         return session.leave()
 
     async def _quiet(self, session: Session) -> None:

@@ -29,6 +29,8 @@ from slime_agl.trace.ledger import Ledger
 from slime_agl.trace.turn import LENGTH, STOP, Turn
 
 THINK = "<think>"
+# Counters of an attempt; see `_count_reuse`.
+HELD, REUSED = "held_tokens", "reused_tokens"
 OPENINGS = 1024
 
 
@@ -108,6 +110,8 @@ class Committer:
         if isinstance(turn.matched, str) and turn.matched:
             reply = _without_stop(turn.matched, reply)
         ledger.commit(turn)
+        if prompt.parent is not None:
+            _count_reuse(session, turn, prompt.parent)
         session.texts.keep(turn.index, draft.ids)
         if not untrained:
             self._remember(session, turn, request, prompt, reply)
@@ -163,6 +167,16 @@ class Committer:
         if opens is None:
             opens = self._openings[key] = self._renderer.decode(list(end)).rstrip().endswith(THINK)
         return opens
+
+
+def _count_reuse(session: Session, turn: Turn, parent: int) -> None:
+    """Count the tokens that the engine had seen when it was asked, and those of them that it still had cached."""
+    ledger, asked = session.ledger, turn.parts[0]
+    before = ledger.turns[parent].parts
+    if before and before[-1].weight_version == asked.weight_version:  # an update empties the cache
+        held = ledger.length(parent)
+        session.count(HELD, held)
+        session.count(REUSED, min(asked.cached_tokens, held))
 
 
 def _node(turn: Turn, request: TurnRequest, prompt: Prompt, reply: Reply) -> Node:

@@ -13,7 +13,7 @@ from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.protocols.responses.events import response_events
 from slime_agl.gateway.protocols.responses.items import items_of, messages_of
 from slime_agl.gateway.protocols.responses.stored import Item, StoredResponse, StoredResponses, history
-from slime_agl.gateway.protocols.responses.tools import Spaces, read_tools
+from slime_agl.gateway.protocols.responses.tools import Offer, read_tools
 from slime_agl.gateway.refusal import Refusal, bad_field
 from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
@@ -91,7 +91,7 @@ class Responses:
             stream=bool(body.get("stream")),
             token_bytes=self._token_bytes if LOGPROBS in include else None,
             sealed_reasoning=SEALED_REASONING in include,
-            spaces=offer.spaces,
+            offer=offer,
         )
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Responses:
 class ResponseExchange:
     """A request. fields: its body. items, previous: its input. store: where to keep its answer, if anywhere.
 
-    spaces: see `Offer`.
+    offer: its tools.
     """
 
     request: TurnRequest
@@ -117,7 +117,7 @@ class ResponseExchange:
     stream: bool
     token_bytes: TokenBytes | None
     sealed_reasoning: bool
-    spaces: Spaces
+    offer: Offer
 
     @property
     def turns(self) -> tuple[TurnRequest, ...]:
@@ -127,7 +127,7 @@ class ResponseExchange:
         """The response object, which is also stored unless the agent keeps its own state."""
         (answer,) = answers
         output = items_of(
-            answer, token_bytes=self.token_bytes, sealed_reasoning=self.sealed_reasoning, spaces=self.spaces
+            answer, token_bytes=self.token_bytes, sealed_reasoning=self.sealed_reasoning, offer=self.offer
         )
         cut = answer.turn.finish == LENGTH and not answer.reply.tool_calls
         body = {

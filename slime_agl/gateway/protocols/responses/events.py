@@ -28,15 +28,22 @@ def _events(response: dict[str, Any], begun: dict[str, Any]) -> Iterator[Event]:
     yield f"response.{response['status']}", {"response": response}
 
 
+# Types of calls: the field of their input, the events of it, and the fields of the last one.
+_CALLS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "function_call": ("arguments", "response.function_call_arguments", ("name", "arguments")),
+    "custom_tool_call": ("input", "response.custom_tool_call_input", ("input",)),
+}
+
+
 def _item(index: int, item: dict[str, Any]) -> Iterator[Event]:
     at = {"output_index": index}
-    empty = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+    field, told, last = _CALLS.get(item["type"], ("", "", ()))
+    empty = {field: ""} if field else {"content": []}
     yield "response.output_item.added", {**at, "item": {**item, "status": "in_progress", **empty}}
     within = {**at, "item_id": item["id"]}
-    if item["type"] == "function_call":
-        yield "response.function_call_arguments.delta", {**within, "delta": item["arguments"]}
-        done = {"name": item["name"], "arguments": item["arguments"]}
-        yield "response.function_call_arguments.done", {**within, **done}
+    if field:
+        yield f"{told}.delta", {**within, "delta": item[field]}
+        yield f"{told}.done", {**within, **{name: item[name] for name in last}}
     else:
         for number, part in enumerate(item["content"]):
             yield from _part({**within, "content_index": number}, part)

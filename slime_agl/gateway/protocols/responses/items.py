@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from slime_agl.chat.template.freeform import custom_call, input_of
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.responses.stored import Item
-from slime_agl.gateway.protocols.responses.tools import Spaces, shown_name
+from slime_agl.gateway.protocols.responses.tools import Offer, shown_name
 from slime_agl.gateway.refusal import bad_field
 from slime_agl.gateway.request import Message, TurnAnswer
 from slime_agl.gateway.turn.siblings import TURN
@@ -18,7 +19,7 @@ from slime_agl.trace.turn import LENGTH
 # Ids of calls minted here: all calls of a turn share the part before the last two digits.
 _MINTED = re.compile(r"(c\d{6})\d\d")
 # Ids of items minted here: a prefix, the turn in hex, and for calls a number.
-_ITEM_ID = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{18})\d*")
+_ITEM_ID = re.compile(r"(?:msg|rs|fc|ctc)_([0-9a-f]{18})\d*")
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
@@ -58,15 +59,17 @@ class _Messages:
             _name(self._start(reasoning_content="\n".join(texts)), item)
         elif kind == "function_call":
             self._call(item, where)
-        elif kind == "function_call_output":
+        elif kind == "custom_tool_call":
+            self._custom_call(item, where)
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             output = item.get("output")
             content = output if isinstance(output, str) else [_part(part, where) for part in _list(output, where)]
             self._say({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
         else:
             raise bad_field(
                 where,
-                f"{where} is an item of type {kind!r}; this endpoint takes messages, reasoning, function calls and "
-                "their outputs",
+                f"{where} is an item of type {kind!r}; this endpoint takes messages, reasoning, calls of functions and "
+                "custom tools, and their outputs",
             )
 
     def _message(self, item: Item, where: str) -> None:
@@ -83,17 +86,19 @@ class _Messages:
         _name(answer, item)
 
     def _call(self, item: Item, where: str) -> None:
-        if not isinstance(item.get("name"), str) or not isinstance(item.get("call_id"), str):
-            raise bad_field(where, f"{where} is a function_call, so it must have a name and a call_id")
-        call = {
-            "id": item["call_id"],
-            "type": "function",
-            "function": {
-                "name": shown_name(item.get("namespace"), item["name"]),
-                "arguments": item.get("arguments"),
-            },
-        }
-        answer = self._answer or self._same_turn(item["call_id"]) or self._start()
+        call_id, name = _called(item, where)
+        function = {"name": name, "arguments": item.get("arguments")}
+        self._add_call({"id": call_id, "type": "function", "function": function})
+
+    def _custom_call(self, item: Item, where: str) -> None:
+        call_id, name = _called(item, where)
+        text = item.get("input")
+        if not isinstance(text, str):
+            raise bad_field(where, f"{where} has an input of type {type(text).__name__}; a custom tool's is a text")
+        self._add_call(custom_call(call_id, name, text))
+
+    def _add_call(self, call: dict[str, Any]) -> None:
+        answer = self._answer or self._same_turn(call["id"]) or self._start()
         answer.setdefault("tool_calls", []).append(call)
 
     def _same_turn(self, call_id: str) -> Message | None:
@@ -119,6 +124,13 @@ class _Messages:
         self.messages.append(message)
 
 
+def _called(item: Item, where: str) -> tuple[str, str]:
+    """Return a call's id, and the name that the model knows the tool by."""
+    if not isinstance(item.get("name"), str) or not isinstance(item.get("call_id"), str):
+        raise bad_field(where, f"{where} is a {item.get('type')}, so it must have a name and a call_id")
+    return item["call_id"], shown_name(item.get("namespace"), item["name"])
+
+
 def _name(answer: Message, item: Item) -> None:
     """Record which turn the answer is, if the item's id reveals it."""
     found = _ITEM_ID.fullmatch(item["id"]) if isinstance(item.get("id"), str) else None
@@ -126,13 +138,11 @@ def _name(answer: Message, item: Item) -> None:
         answer[TURN] = found[1]
 
 
-def items_of(
-    answer: TurnAnswer, *, token_bytes: TokenBytes | None, sealed_reasoning: bool, spaces: Spaces
-) -> list[Item]:
+def items_of(answer: TurnAnswer, *, token_bytes: TokenBytes | None, sealed_reasoning: bool, offer: Offer) -> list[Item]:
     """Output items of an answer: reasoning, text, calls. Deterministic.
 
     token_bytes: bytes of each id, if logprobs are wanted. sealed_reasoning: the agent keeps no state here and wants a
-    token to send back; it names the turn. spaces: see `Offer`.
+    token to send back; it names the turn. offer: the tools of the request.
     """
     reply, name = answer.reply, answer.turn.turn_id.removeprefix("resp_")
     cut = answer.turn.finish == LENGTH and not reply.tool_calls
@@ -148,10 +158,14 @@ def items_of(
         item = {"id": f"msg_{name}", "type": "message", "role": "assistant", "content": [part]}
         items.append({**item, "status": "incomplete" if cut else "completed"})
     for at, call in enumerate(reply.tool_calls):
-        item = {"id": f"fc_{name}{at:02d}", "type": "function_call", "call_id": call.id, "name": call.name}
-        if call.name in spaces:
-            item["namespace"], item["name"] = spaces[call.name]
-        items.append({**item, "arguments": call.arguments, "status": "completed"})
+        space, own = offer.spaces.get(call.name, ("", call.name))
+        within = {"namespace": space} if space else {}
+        item = {"call_id": call.id, "name": own, **within, "status": "completed"}
+        if call.name in offer.customs:
+            item |= {"id": f"ctc_{name}{at:02d}", "type": "custom_tool_call", "input": input_of(call.arguments)}
+        else:
+            item |= {"id": f"fc_{name}{at:02d}", "type": "function_call", "arguments": call.arguments}
+        items.append(item)
     return items
 
 

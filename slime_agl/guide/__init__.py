@@ -1,0 +1,1 @@
+"""The guide: Markdown pages in this folder, which `slime-agl guide` shows."""
