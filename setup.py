@@ -40,6 +40,8 @@ setup(
     ],
     extras_require={
         "images": ["pillow"],  # agents that show images to the model
+        # Agent Lightning 0.3 loses the spans that an agent emits in a Trainer's runners with OpenTelemetry 1.45.
+        "trainer": ["opentelemetry-exporter-otlp-proto-http<1.45", "opentelemetry-sdk<1.45"],
         # Sandboxes in clouds.
         "daytona": ["daytona"],
         "e2b": ["e2b"],

@@ -27,3 +27,12 @@ sandbox     where a harness runs
 """
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Load `SLIME` on first use: importing Agent Lightning takes seconds."""
+    if name == "SLIME":
+        from slime_agl.algorithm.slime import SLIME
+
+        return SLIME
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,7 +27,9 @@ from slime_agl.gateway.turn.selection import Selection
 from slime_agl.harness.agent import Harness
 from slime_agl.host import RolloutArgs, load_object, load_processor, where
 from slime_agl.in_process import InProcess
+from slime_agl.lightning.external import ExternalLightning
 from slime_agl.lightning.service import Lightning
+from slime_agl.lightning.stores import make_store
 from slime_agl.pace import Law
 from slime_agl.runtime import Runtime
 from slime_agl.sandbox.reach import Serving
@@ -114,19 +116,8 @@ def make_runtime(
     """
     first = config.runners.first_limit(args.concurrency)
     law = Law(first, args.rollout_max_context_len) if config.runners.follows else None
-    lightning = Lightning(
-        load_agent_of(config, lambda: gateway),
-        mode=config.runners.mode,
-        max_concurrency=first if law is None else law.most,
-        timeout_seconds=config.runners.timeout_seconds,
-        max_attempts=max_attempts_of(config),
-        end_leftovers=config.runners.end_leftovers,
-        tokens=config.spans == "tokens",
-        frozen=args.frozen_models,
-        resource_name=config.resource_name,
-        templates=_prompt_templates(config.templates or {}),
-        dashboard_port=config.dashboard_port,
-    )
+    external = make_external(config, args) if config.external else None
+    lightning = external or make_lightning(config, args, lambda: gateway, first if law is None else law.most)
     checkpoint = _checkpoint(args)
     tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
     renderer = make_renderer(args, tokenizer, image_dir=config.image_dir, trust_remote_code=trust_remote_code)
@@ -143,9 +134,44 @@ def make_runtime(
         model=config.model,
         policy=config.sampling,
         selection=Selection.of(config.train),
+        doorman=None if external is None else external.doorman,
     )
     gateway = Gateway(config.gateway, parts)
     return InProcess(config=config, renderer=renderer, gateway=gateway, lightning=lightning, origin=origin, law=law)
+
+
+def make_lightning(config: Config, args: RolloutArgs, serving: Callable[[], Serving | None], slots: int) -> Lightning:
+    """Agent Lightning with `slots` runners of this process. serving: see `load_agent_of`. Raises as `load_agent_of`."""
+    return Lightning(
+        load_agent_of(config, serving),
+        mode="auto" if config.runners.mode == "external" else config.runners.mode,
+        max_concurrency=slots,
+        timeout_seconds=config.runners.timeout_seconds,
+        max_attempts=max_attempts_of(config),
+        end_leftovers=config.runners.end_leftovers,
+        tokens=config.spans == "tokens",
+        frozen=args.frozen_models,
+        resource_name=config.resource_name,
+        templates=_prompt_templates(config.templates or {}),
+        dashboard_port=config.dashboard_port,
+    )
+
+
+def make_external(config: Config, args: RolloutArgs) -> ExternalLightning:
+    """Agent Lightning with the runners of `agl.store`."""
+    retried = {"agent_error": "failed", "deadline": "timeout"}
+    return ExternalLightning(
+        make_store(config.store),
+        timeout_seconds=config.runners.timeout_seconds,
+        lost_seconds=config.runners.lost_seconds,
+        max_attempts=config.failure.max_attempts,
+        retried=[status for failure, status in retried.items() if config.failure.policy(failure) == "retry"],
+        tokens=config.spans == "tokens",
+        templates=_prompt_templates(config.templates or {}),
+        frozen=args.frozen_models,
+        resource_name=config.resource_name,
+        initial=config.store.resources,
+    )
 
 
 def _make_fleet(config: Config, args: RolloutArgs) -> Runtime:

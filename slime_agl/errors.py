@@ -99,6 +99,12 @@ class SandboxExhausted(SandboxError):
     """A sandbox failed as often as `agl.sandbox.retries` allows, or would fail alike again; callers do not retry it."""
 
 
+class RunnerError(SlimeAglError):
+    """A runner of another process ended, or can no longer reach its store, while its agent ran."""
+
+    boundary = "runner"
+
+
 class RewardError(SlimeAglError):
     """An execution has no reward, or an unusable one."""
 

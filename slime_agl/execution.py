@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from slime_agl.credit.emitted import Emitted, Reward
-from slime_agl.errors import EngineFailure, SandboxError, SandboxExhausted
+from slime_agl.errors import EngineFailure, RunnerError, SandboxError, SandboxExhausted
 from slime_agl.gateway.sessions.session import SealedSession
 from slime_agl.lightning.outcome import Lane, RolloutOutcome
 from slime_agl.record.run import Try
@@ -29,7 +29,9 @@ REFUSED = "the gateway refused its first request: "
 LEFT_OUT = "none of its turns trains under agl.train"
 SANDBOX_ERRORS = (SandboxError.__name__, SandboxExhausted.__name__)
 
-Failure = Literal["", "agent_error", "engine_error", "sandbox_error", "deadline", "no_llm_call", "no_reward"]
+Failure = Literal[
+    "", "agent_error", "engine_error", "sandbox_error", "runner_error", "deadline", "no_llm_call", "no_reward"
+]
 
 
 class Watcher(Protocol):
@@ -198,6 +200,8 @@ def failure_of(
         return "deadline"
     if error_type in SANDBOX_ERRORS:
         return "sandbox_error"
+    if error_type == RunnerError.__name__:
+        return "runner_error"
     if status != "succeeded":
         return "engine_error" if engine_errors else "agent_error"
     if has_tokens:

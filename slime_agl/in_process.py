@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from slime_agl.chat.template.renderer import Renderer
@@ -14,14 +14,18 @@ from slime_agl.engine.base import EngineInfo, Pressure
 from slime_agl.errors import SandboxExhausted
 from slime_agl.execution import Execution, Job, Lane, failure_of, finish, refuse_broken, sampled_tokens
 from slime_agl.gateway import garbage
+from slime_agl.gateway.door import mint_key
 from slime_agl.gateway.http.server import Gateway
+from slime_agl.gateway.refusal import CONTEXT_OVERFLOW
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
-from slime_agl.lightning.service import Lightning
 from slime_agl.loops import LoopThread, Work
 from slime_agl.pace import Law, Pace, Rooms
 from slime_agl.runtime import K, Kept
 from slime_agl.runtime_loop import RuntimeLoop
 from slime_agl.trace.segments import segments
+
+if TYPE_CHECKING:  # importing Agent Lightning costs seconds
+    from slime_agl.lightning.side import LightningSide
 
 STEPS_HELD = 2
 
@@ -49,6 +53,13 @@ class _SessionPort:
         self._gateway, self._config, self._job, self._step, self._origin = gateway, config, job, step, origin
         self.sealed: list[SealedSession] = []
         self._lost_sandboxes = 0
+        self._key = ""
+
+    @property
+    def key(self) -> str:
+        """The key of all attempts, minted on first use; without a use each attempt has its own."""
+        self._key = self._key or mint_key()
+        return self._key
 
     def began(self) -> None:
         if self._job.watcher is not None:
@@ -68,12 +79,18 @@ class _SessionPort:
                 lane=job.lane,
                 origin=self._origin,
                 events=isinstance(agent, HarnessConfig) and agent.reward == "agent",
+                key=self._key,
             )
         )
 
     async def seal(self, rollout_id: str, attempt_id: str) -> SealedSession:
         self.sealed.append(await self._gateway.seal(rollout_id, attempt_id))
         return self.sealed[-1]
+
+    def cut_by(self, sealed: SealedSession) -> str:
+        """Return CONTEXT_OVERFLOW if the attempt ended after a prompt that exceeded the context, else ''."""
+        last = len(sealed.ledger.turns) - 1
+        return CONTEXT_OVERFLOW if last in sealed.ledger.full else ""
 
     def may_retry(self, sealed: SealedSession, status: str, error_type: str) -> bool:
         """Return True if the attempt failed in a way that `agl.failure` or `agl.sandbox` retries."""
@@ -97,7 +114,7 @@ class InProcess:
         config: Config,
         renderer: Renderer,
         gateway: Gateway,
-        lightning: Lightning,
+        lightning: LightningSide,
         origin: str = "",
         law: Law | None = None,
     ) -> None:
@@ -212,13 +229,13 @@ class InProcess:
         engine. Agents stay alive, and continue whatever does not need the engine.
         """
         self._pace.stay()
-        self._lightning.pause(TRAIN)
+        await self._lightning.pause(TRAIN)
         await self._gateway.park(TRAIN)
 
     async def resume(self) -> None:
         """End `park`: interrupted turns resume from their partial output."""
         await self._gateway.resume(TRAIN)
-        self._lightning.resume(TRAIN)
+        await self._lightning.resume(TRAIN)
         self._pace.go_on()
 
     async def abort(self, origin: str) -> None:

@@ -40,7 +40,10 @@ def test_every_failure_has_its_own_policy_and_one_without_tokens_is_masked():
         ([], "agl must be a mapping of keys to values, got list"),
         ({}, "agl.agent is missing"),
         ({"agent": "a.b", "runers": {}}, "agl.runers is not a key. Did you mean 'runners'?"),
-        ({"agent": "a.b", "runners": {"mode": "asink"}}, "must be one of auto, async, thread. Did you mean 'async'?"),
+        (
+            {"agent": "a.b", "runners": {"mode": "asink"}},
+            "must be one of auto, async, thread, external. Did you mean 'async'?",
+        ),
         ({"agent": "a.b", "failure": {"max_attempts": 0}}, "agl.failure.max_attempts is 0, it must be at least 1"),
         ({"agent": "a.b", "failure": {"deadline": "rety"}}, "Did you mean 'retry'?"),
         ({"agent": "a.b", "credit": "per_trun"}, "Did you mean 'per_turn'?"),

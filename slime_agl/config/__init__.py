@@ -13,6 +13,7 @@ from slime_agl.config.harness import HarnessConfig, TasksConfig
 from slime_agl.config.keys import at_least, key
 from slime_agl.config.reading import key_of, read_mapping
 from slime_agl.config.sandbox import SandboxConfig
+from slime_agl.config.store import StoreConfig
 from slime_agl.config.tables import TablesConfig
 from slime_agl.config.teacher import check_teacher
 from slime_agl.config.train import TrainConfig
@@ -21,9 +22,10 @@ from slime_agl.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class RunnersConfig:
-    mode: Literal["auto", "async", "thread"] = key(
+    mode: Literal["auto", "async", "thread", "external"] = key(
         "auto",
-        "where agents run: `async` on one event loop, `thread` in a thread each, `auto` by the kind of agent",
+        "where agents run: `async` on one event loop, `thread` in a thread each, `auto` by the kind of agent, "
+        "`external` in the runners of `agl.store`",
     )
     max_concurrency: int | Literal["auto"] | None = key(
         None,
@@ -40,9 +42,17 @@ class RunnersConfig:
         "this process is killed; `false` for agents that start a shared helper or server on first use",
     )
 
+    lost_seconds: float = key(
+        60.0,
+        "external runners: seconds without a sign of an attempt (a turn, a span) after which it counts as lost, if its "
+        "runner has stopped its heartbeats or has asked for other work",
+    )
+
     def __post_init__(self) -> None:
         if self.max_concurrency != "auto":
             at_least("agl.runners.max_concurrency", self.max_concurrency, 1)
+        if self.lost_seconds <= 0:
+            raise ConfigError(f"agl.runners.lost_seconds is {self.lost_seconds:g}, it must be above 0")
         if self.timeout_seconds is not None and self.timeout_seconds <= 0:
             raise ConfigError(
                 f"agl.runners.timeout_seconds is {self.timeout_seconds}, it must be above 0, or null for none"
@@ -239,6 +249,7 @@ class Config:
         "flags decide; with a value, flags that do something else are refused",
     )
     runners: RunnersConfig = RunnersConfig()
+    store: StoreConfig = StoreConfig()
     gateway: GatewayConfig = GatewayConfig()
     tasks: TasksConfig = TasksConfig()
     train: TrainConfig = TrainConfig()
@@ -269,9 +280,37 @@ class Config:
                 "one URL cannot lead to the gateways of several workers; put {worker} or {port} where they differ, or "
                 "leave it out and set agl.gateway.host if agents call from other machines"
             )
+        self._check_external()
         check_teacher(self.teacher, self.teacher_seconds)
         if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
             raise ConfigError(f"agl.dashboard_port is {self.dashboard_port}, it must lie between 1 and 65535")
+
+    @property
+    def external(self) -> bool:
+        """The agent runs in runners of another store than this process's own."""
+        return self.store.external
+
+    def _check_external(self) -> None:
+        """Raise ConfigError if a key has no meaning, or none yet, with runners that are other processes."""
+        mode = self.runners.mode
+        if not self.external:
+            if mode == "external":
+                raise ConfigError(
+                    "agl.runners.mode is external, but no store is named; set agl.store.url to a store that runs, or "
+                    "agl.store.serve to the host:port at which to serve one"
+                )
+            return
+        if mode in ("async", "thread"):
+            raise ConfigError(f"agl.runners.mode is {mode}, but agl.store leaves the agent to other runners; drop one")
+        if self.store.serve is not None and mode != "external":
+            raise ConfigError(f"agl.store.serve is {self.store.serve}; set agl.runners.mode: external with it")
+        for name, value, why in (
+            ("runners.max_concurrency", self.runners.max_concurrency, "as many run at a time as agl.store has runners"),
+            ("workers.count", self.workers.count, "the runners of agl.store are processes already"),
+            ("dashboard_port", self.dashboard_port, "the store of agl.store has a dashboard of its own"),
+        ):
+            if value:
+                raise ConfigError(f"agl.{name} is {value}, but {why}; leave it out")
 
     @classmethod
     def read(cls, mapping: Any) -> Config:
@@ -286,7 +325,7 @@ class Config:
                 "in a YAML file and pass it as --custom-config-path"
             )
         config = read_mapping(cls, _spelled_out(mapping), "agl")
-        if not config.agent:
+        if not config.agent and not config.external:
             raise ConfigError(
                 "agl.agent is missing; name your agent as an import path, such as `my_package.agents.solver`"
             )

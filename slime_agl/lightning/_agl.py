@@ -19,19 +19,26 @@ _late_proxy.register()
 with warnings.catch_warnings():
     # Deprecation warnings of other packages would fail the import under "error".
     warnings.simplefilter("ignore")
+    from agentlightning.algorithm.fast import FastAlgorithm
     from agentlightning.emitter.reward import get_reward_value
     from agentlightning.litagent import LitAgent
     from agentlightning.litagent.decorator import FunctionalLitAgent
     from agentlightning.runner import LitAgentRunner
     from agentlightning.semconv import LightningSpanAttributes, RewardPydanticModel
-    from agentlightning.store import InMemoryLightningStore, LightningStore, LightningStoreServer
-    from agentlightning.tracer import Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
+    from agentlightning.store import (
+        InMemoryLightningStore,
+        LightningStore,
+        LightningStoreClient,
+        LightningStoreServer,
+    )
+    from agentlightning.tracer import AgentOpsTracer, Tracer, clear_active_tracer, get_active_tracer, set_active_tracer
     from agentlightning.tracer.dummy import DummySpanRecordingContext
     from agentlightning.types import (
         LLM,
         Attempt,
         AttemptedRollout,
         Attributes,
+        NamedResources,
         PromptTemplate,
         ProxyLLM,
         Resource,
@@ -55,6 +62,7 @@ with warnings.catch_warnings():
 AnyAgent = LitAgent[Any]
 
 __all__ = [
+    "AgentOpsTracer",
     "AnyAgent",
     "LLM",
     "Attempt",
@@ -62,11 +70,14 @@ __all__ = [
     "Attributes",
     "DummySpanRecordingContext",
     "Event",
+    "FastAlgorithm",
     "FunctionalLitAgent",
     "InMemoryLightningStore",
     "LightningSpanAttributes",
     "LightningStore",
+    "LightningStoreClient",
     "LightningStoreServer",
+    "NamedResources",
     "LitAgent",
     "LitAgentRunner",
     "PromptTemplate",

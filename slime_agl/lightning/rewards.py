@@ -18,6 +18,8 @@ from slime_agl.lightning._agl import (
 )
 from slime_agl.lightning.spans import TURN_INDEX
 
+# Difference between the clocks of machines that are kept in time.
+CLOCKS_SECONDS = 0.05
 LINK = LightningSpanAttributes.LINK.value + "."
 REWARD = LightningSpanAttributes.REWARD.value
 
@@ -50,6 +52,30 @@ def rewards_of(spans: Sequence[Span]) -> tuple[Emitted, ...]:
         linked = _linked(span, turns) if links else ()
         found.append(Emitted(values, after, linked, dangling=links and not linked))
     return tuple(found)
+
+
+def in_order(spans: Sequence[Span]) -> list[Span]:
+    """The spans of an attempt in the order in which turns were committed and spans emitted, by sequence id.
+
+    A tracer that exports in batches, as AgentOps', delivers spans late, behind turns that they precede; their sequence
+    ids are those of their arrival. A span is therefore moved forward, never back, before turns that ended after it
+    began, as far as the clocks of runner and gateway agree: to CLOCKS_SECONDS, and not at all if it seems to lie before
+    the attempt's first turn.
+    """
+    ordered = sorted(spans, key=lambda span: span.sequence_id)
+    turns = [span for span in ordered if TURN_INDEX in span.attributes]
+    began = min((span.start_time or 0.0 for span in turns), default=0.0)
+    places: list[tuple[int, int, int]] = []
+    seen = 0
+    for span in ordered:
+        if TURN_INDEX in span.attributes:
+            seen += 1
+            places.append((seen, 0, span.sequence_id))
+            continue
+        moment = (span.start_time or 0.0) + CLOCKS_SECONDS
+        ended = sum((turn.end_time or 0.0) <= moment for turn in turns[:seen])
+        places.append((seen if moment < began else min(seen, ended), 1, span.sequence_id))
+    return [span for _, span in sorted(zip(places, ordered, strict=True), key=lambda pair: pair[0])]
 
 
 def _dimensions(span: Span) -> list[RewardPydanticModel]:

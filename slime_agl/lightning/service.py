@@ -110,11 +110,11 @@ class Lightning:
         """Handle SystemExit or KeyboardInterrupt from the event loop. Called on its thread, between two rounds."""
         _started(self._pool).exits.note(error)
 
-    def pause(self, lane: Lane) -> None:
+    async def pause(self, lane: Lane) -> None:
         """Start no more agents of a lane and stop the deadlines of running ones."""
         _started(self._pool).pause(lane)
 
-    def resume(self, lane: Lane) -> None:
+    async def resume(self, lane: Lane) -> None:
         """End a pause."""
         _started(self._pool).resume(lane)
 

@@ -115,7 +115,10 @@ def _config(path: Path) -> Iterator[Finding]:
         yield Finding("config", "fail", f"{path}: {error}")
         return
     yield Finding("config", "pass", f"{path} is valid")
-    yield _checked("agl.agent", lambda: f"{config.agent} is {type(load_agent(load_agent_of(config))).__name__}")
+    if config.external:
+        yield Finding("agl.store", "pass", f"{config.store.url or config.store.serve}: its runners bring the agent")
+    else:
+        yield _checked("agl.agent", lambda: f"{config.agent} is {type(load_agent(load_agent_of(config))).__name__}")
     yield _checked("agl.task", lambda: "tasks can be made" if task_builder(config.task) else "")
     yield _checked(
         "agl.reward", lambda: f"{config.reward}" if load_reward_function(config.reward) else "the agent's own"

@@ -20,6 +20,7 @@ _ADVICE = {
     "agent_error": "mend the agent, or what it calls",
     "engine_error": "see whether the engines behind the router answer (`slime-agl doctor`)",
     "sandbox_error": "see agl.sandbox, and whether the task's own set-up and tests work (`slime-agl tasks`)",
+    "runner_error": "see the logs of the runners of agl.store: their processes end, or lose the store",
     "deadline": "raise agl.runners.timeout_seconds, or see what the agent waits for",
     "no_llm_call": (
         "they ended without an LLM call, so there is nothing to train on: the agent has to send its requests to the "

@@ -19,7 +19,7 @@ ABORTED = "aborted_tokens"
 CONTAINED = tuple(
     """
     late_requests dropped_calls abandoned_threads abandoned_tasks leaked_tasks mixed_calls exits_caught
-    blocked_loops blocked_seconds ended_processes left_processes
+    blocked_loops blocked_seconds lost_attempts ended_processes left_processes
     """.split()
 )
 # Counts of workers that died, and of the executions that ran again or were lost for it.

@@ -37,6 +37,7 @@ def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) ->
     """Options that would stop a run or train something wrong, with the flag to change."""
     trainer = args.trainer
     yield from _modes(args, config)
+    yield from _external(args, config)
     yield from _estimator(args, trainer, slimes_loop=slimes_loop)
     yield from _advantages(args, trainer, config)
     yield from _loss_unit(trainer, config)
@@ -47,6 +48,8 @@ def problems(args: RolloutArgs, config: Config, *, slimes_loop: bool = False) ->
 def cautions(args: RolloutArgs, config: Config) -> Iterator[str]:
     """Options that work, but not in every case or not as expected."""
     trainer = args.trainer
+    if config.external and config.agent:
+        yield f"agl.agent is {config.agent}, and is not run: the runners of agl.store bring their own agent"
     if config.teacher is not None and (args.rollout_temperature != 1 or args.rollout_top_p != 1):
         yield (
             f"agl.teacher scores at temperature 1 over all tokens, as SGLang does, and slime compares that with the "
@@ -91,6 +94,14 @@ def _modes(args: RolloutArgs, config: Config) -> Iterator[str]:
         )
     if config.async_.enabled and args.partial_rollout:
         yield "--partial-rollout parks what a step does not need, agl.async.enabled lets it go on; choose one of them"
+
+
+def _external(args: RolloutArgs, config: Config) -> Iterator[str]:
+    if config.external and args.partial_rollout and args.eval_datasets:
+        yield (
+            "--partial-rollout leaves parked agents in the runners of agl.store, and an evaluation would wait for them "
+            "for ever; leave --partial-rollout or the evaluation out, or set agl.async for train_async.py"
+        )
 
 
 def _estimator(args: RolloutArgs, trainer: TrainerArgs, *, slimes_loop: bool) -> Iterator[str]:

@@ -61,13 +61,13 @@ async def test_no_agent_starts_in_a_pause_and_no_deadline_passes(bench) -> None:
     made = await bench(agent, max_concurrency=2, timeout_seconds=30.0)
     first = asyncio.create_task(made.run({"n": 0}))
     await started.wait()
-    made.service.pause("train")
+    await made.service.pause("train")
     second = asyncio.create_task(made.run({"n": 1}))
     go_on.set()
     assert (await first).final.status == "succeeded"
     evaluated = await made.run({"n": 2}, mode="val")
     assert evaluated.final.status == "succeeded" and order == ["start 0", "start 2"]
-    made.service.resume("train")
+    await made.service.resume("train")
     assert (await second).final.status == "succeeded" and order[-1] == "start 1"
 
 
@@ -81,7 +81,7 @@ async def test_paused_rollouts_leave_an_evaluation_its_slots(bench) -> None:
     held = [asyncio.create_task(made.run({"mode": "train"})) for _ in range(3)]
     while not made.session.events:
         await asyncio.sleep(0)
-    made.service.pause("train")
+    await made.service.pause("train")
     assert (await made.run({"mode": "val"}, mode="val")).final.status == "succeeded"
     await made.service.close()
     await asyncio.gather(*held, return_exceptions=True)

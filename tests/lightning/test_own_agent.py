@@ -148,10 +148,10 @@ async def test_an_evaluation_that_would_wait_for_a_parked_execution_is_refused(b
     made = await bench(agent)
     training = asyncio.create_task(made.run({"park": True}))
     await agent.parked.wait()
-    made.service.pause("train")
+    await made.service.pause("train")
     with pytest.raises(ConfigError, match="holds the only agent"):
         await made.run({}, mode="val")
-    made.service.resume("train")
+    await made.service.resume("train")
     agent.go_on.set()
     await training
     assert (await made.run({}, mode="val")).final.status == "succeeded"

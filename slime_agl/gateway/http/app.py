@@ -80,6 +80,10 @@ class _Surface:
         try:
             self._door.check(request.headers)
             handler, target = self.routes.find(request.method, request.rel_url.raw_path)
+            doorman = self._sessions.doorman
+            if doorman is not None and target.attempt_id:
+                key = presented_key(request.headers)
+                await self._sessions.admit(doorman, target.rollout_id, target.attempt_id, key)
             if "Expect" in request.headers:
                 await expected(request)
             return await handler(request, target)

@@ -25,6 +25,7 @@ from slime_agl.gateway.door import Door, is_loopback
 from slime_agl.gateway.http.app import build_server
 from slime_agl.gateway.http.connections import Connection, watch
 from slime_agl.gateway.http.sockets import Sockets
+from slime_agl.gateway.sessions.doorman import Doorman
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import SealedSession, SessionSpec
 from slime_agl.gateway.turn.commits import HELD, REUSED, Committer, TurnSink
@@ -41,7 +42,7 @@ T = TypeVar("T")
 class GatewayParts:
     """Components of a gateway. policy: whose sampling parameters apply, 'trainer' or 'agent'.
 
-    selection: which turns train; all of them by default.
+    selection: which turns train; all of them by default. doorman: see Sessions.
     """
 
     engine: Engine
@@ -52,6 +53,7 @@ class GatewayParts:
     model: str
     policy: Literal["trainer", "agent"]
     selection: Selection | None = None
+    doorman: Doorman | None = None
 
 
 class Gateway:
@@ -191,7 +193,7 @@ class Gateway:
         maker = TurnMaker(PromptMaker(parts.renderer, parts.delta), sampler, committer)
         self._stack.callback(maker.close)
         keys_required = _keys_required(config, self._public(config.port))
-        self._sessions = Sessions(maker, parts.engine, keys_required=keys_required)
+        self._sessions = Sessions(maker, parts.engine, keys_required=keys_required, doorman=parts.doorman)
         door = Door(config.host, self._public(config.port))
         server = self._server = build_server(self._sessions, parts.renderer, parts.model, door, parts.sink)
         runner = web.ServerRunner(server, shutdown_timeout=1.0)

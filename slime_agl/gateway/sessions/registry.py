@@ -12,8 +12,9 @@ from slime_agl.errors import SlimeAglError
 from slime_agl.gateway.bodies import Bounds
 from slime_agl.gateway.door import may_enter, mint_key
 from slime_agl.gateway.refusal import sealed, unknown_attempt, wrong_key
-from slime_agl.gateway.request import TurnRequest
+from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.calls import Call, Mark
+from slime_agl.gateway.sessions.doorman import Doorman, store_unreachable
 from slime_agl.gateway.sessions.gate import Gate
 from slime_agl.gateway.sessions.session import SealedSession, Session, SessionSpec
 from slime_agl.gateway.turn.maker import TurnMaker
@@ -30,10 +31,16 @@ Name = tuple[str, str]
 
 
 class Sessions:
-    """Registry of attempts. Belongs to the gateway's event loop."""
+    """Registry of attempts. Belongs to the gateway's event loop.
 
-    def __init__(self, maker: TurnMaker, engine: Engine, *, keys_required: bool) -> None:
+    doorman: knows the attempts that begin elsewhere, None if all are opened before their agent starts.
+    """
+
+    def __init__(
+        self, maker: TurnMaker, engine: Engine, *, keys_required: bool, doorman: Doorman | None = None
+    ) -> None:
         self._maker, self._engine, self._keys_required = maker, engine, keys_required
+        self.doorman = doorman
         self._open: dict[Name, Session] = {}
         self._ended: LRU[Name, None] = LRU(TOMBSTONES)
         self._aborting: set[asyncio.Future[None]] = set()
@@ -61,9 +68,29 @@ class Sessions:
             raise SlimeAglError(f"attempt {spec.attempt_id} of rollout {spec.rollout_id} was opened before")
         tokens = self._maker.context(spec)
         bounds = self._bounds.get(tokens) or self._bounds.setdefault(tokens, Bounds(tokens))
-        session = Session(spec, mint_key(), self._gate(spec.lane), bounds)
+        session = Session(spec, spec.key or mint_key(), self._gate(spec.lane), bounds)
         self._open[name] = session
         return session.key
+
+    async def admit(self, doorman: Doorman, rollout_id: str, attempt_id: str, key: str) -> None:
+        """Have the doorman open the session of a request, if there is none yet.
+
+        Raises:
+            Refusal: 401 for the key of another rollout, 409 for an attempt that is over or superseded, 503 if the
+                doorman cannot tell.
+        """
+        name = (rollout_id, attempt_id)
+        if name in self._open or name in self._ended:
+            return
+        found = await doorman.admit(
+            rollout_id, attempt_id, lambda own: may_enter(key, own, required=self._keys_required)
+        )
+        if found == "wrong_key":
+            raise wrong_key()
+        if found == "unreachable":
+            raise store_unreachable()
+        if found == "over":
+            self._ended[name] = None
 
     def enter(self, rollout_id: str, attempt_id: str, key: str, *, placeholder: bool = True) -> Session:
         """Return the session of a request. placeholder: accept any key we did not mint, unless keys are required.
@@ -100,9 +127,22 @@ class Sessions:
             call.tries = max(call.tries, mark.tries)
             session.count("joined_retries")
         else:
-            call = session.calls.start(digest, mark, lambda call: self._maker.serve_all(session, requests, call))
+            serve = self._maker.serve_all if self.doorman is None else self._numbered
+            call = session.calls.start(digest, mark, lambda call: serve(session, requests, call))
         call.arrive()
         return call
+
+    async def _numbered(self, session: Session, requests: Sequence[TurnRequest], call: Call) -> list[TurnAnswer]:
+        """Serve a call whose turns need places among spans that others write."""
+        doorman, spec = self.doorman, session.spec
+        assert doorman is not None
+        turns = sum(request.n for request in requests)
+        numbering = asyncio.ensure_future(doorman.number(spec.rollout_id, spec.attempt_id, turns))
+        try:
+            return await self._maker.serve_all(session, requests, call)
+        finally:
+            await numbering
+            doorman.left(spec.rollout_id, spec.attempt_id)
 
     async def shows_images(self, session: Session) -> bool:
         """Load the image processor on first use; return False if the model does not accept images."""

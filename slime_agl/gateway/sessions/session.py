@@ -91,7 +91,7 @@ class SessionSpec:
     experts_width: routed experts per token if they are replayed, else None.
     lane: sessions of one lane are parked and resumed together.
     origin: leads the ids of its engine requests, so that all requests of one process can be aborted together.
-    events: the agent may post events, a reward among them.
+    events: the agent may post events, a reward among them. key: of the session; '' mints one.
     """
 
     rollout_id: str
@@ -104,6 +104,7 @@ class SessionSpec:
     lane: str = ""
     origin: str = ""
     events: bool = False
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Agent Lightning's Trainer with slime behind it."""

@@ -1,0 +1,159 @@
+"""slime's driver as a process that ends with its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slime_agl.errors import HostError
+from slime_agl.lightning.warden import birth, descendants, send
+from slime_agl.loops import Work
+
+LINES_KEPT = 40
+CHUNK = 65536
+TERM_SECONDS = 20.0
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A driver to start. words: the command. stop: a command that ends what it started elsewhere, () if nothing."""
+
+    words: Sequence[str]
+    directory: Path
+    environment: Mapping[str, str]
+    stop: Sequence[str] = ()
+
+
+def ray_job(command: Command, address: str, working_words: Sequence[str]) -> Command:
+    """The same driver as a job of a Ray cluster. working_words: its command there."""
+    name = f"slime-agl-{secrets.token_hex(6)}"
+    passed = {key: value for key, value in command.environment.items() if os.environ.get(key) != value}
+    runtime = json.dumps({"env_vars": passed})
+    submit = ["ray", "job", "submit", "--address", address, "--submission-id", name, "--runtime-env-json", runtime]
+    return Command(
+        words=[*submit, "--", *working_words],
+        directory=command.directory,
+        environment=command.environment,
+        stop=["ray", "job", "stop", "--address", address, name],
+    )
+
+
+async def run_driver(command: Command) -> None:
+    """Run the driver to its end and pass its output on to stderr.
+
+    Cancelling ends it with all processes that it started, also those in sessions of their own.
+
+    Raises:
+        HostError: it cannot be started, or failed; carries the last lines of its output.
+    """
+    starting = asyncio.ensure_future(_started(command))
+    try:
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # It may run already.
+        await asyncio.wait({starting})
+        if starting.exception() is None:
+            await _to_its_end(_end(starting.result(), command))
+        raise
+    tail: deque[str] = deque(maxlen=LINES_KEPT)
+    passing = asyncio.ensure_future(_passed_on(process.stdout, tail))
+    try:
+        status = await process.wait()
+        # What the driver leaves behind may hold the pipe open.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(passing), 2.0)
+    finally:
+        await _to_its_end(_end(process, command))
+        passing.cancel()
+    if status != 0:
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        last = "\n".join(tail)
+        raise HostError(f"slime's driver ended with {how}; the last lines of its log:\n{last}")
+
+
+async def _started(command: Command) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command.words,
+            cwd=command.directory,
+            env=dict(command.environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+    except OSError as error:
+        raise HostError(f"{command.words[0]} cannot be started in {command.directory}: {error}") from error
+
+
+async def _passed_on(output: asyncio.StreamReader | None, tail: deque[str]) -> None:
+    assert output is not None
+    rest = ""
+    while chunk := await output.read(CHUNK):
+        text = chunk.decode("utf-8", "replace")
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        *lines, rest = (rest + text).split("\n")
+        tail.extend(line.rpartition("\r")[2].rstrip() for line in lines if line.strip())
+    if rest.strip():
+        tail.append(rest.rpartition("\r")[2].rstrip())
+
+
+async def _end(process: asyncio.subprocess.Process, command: Command) -> None:
+    """End the driver's process group and descendants: SIGTERM, then SIGKILL. No-op if all are gone."""
+    if process.returncode is None and command.stop:
+        with contextlib.suppress(OSError):
+            stopping = await asyncio.create_subprocess_exec(
+                *command.stop, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), TERM_SECONDS)
+    born = {birth(pid) for pid in descendants({birth(process.pid)})} if process.returncode is None else set()
+    loop = asyncio.get_running_loop()
+    for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, TERM_SECONDS)):
+        deadline = loop.time() + seconds
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        for pid in descendants(born):
+            send(pid, number)
+        while loop.time() < deadline:
+            if process.returncode is not None and not descendants(born) and not _group_alive(process.pid):
+                return
+            await asyncio.sleep(0.05)
+
+
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+async def _to_its_end(work: Work[None]) -> None:
+    """Await work that has to finish: cancelling the caller again does not interrupt it."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    task.result()
+
+
+def _end_with_parent() -> None:
+    """In the child: be told if the thread that started it dies, as it does with a Trainer that is killed."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,43 @@
+"""A driver with the shape of slime's: flags, a YAML file of settings, a rollout function by path. It only rolls out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+import yaml
+from slime.utils.arguments import add_arguments
+
+from slime_agl.host import load_object
+from slime_agl.local.train.driver import LocalDriver
+from slime_agl.rollout import shutdown
+from slime_agl.testing.host import make_args
+from slime_agl.testing.sglang import FakeSGLang
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args, unknown = parser.parse_known_args()  # as slime's, it ignores what it does not know
+    with open(args.custom_config_path, encoding="utf-8") as file:
+        settings = yaml.safe_load(file)
+    with FakeSGLang() as fake:
+        fake.answer_with(lambda request: f"so it is {len(request.input_ids)}")
+        given = {name: value for name, value in vars(args).items() if value is not None and name != "hf_checkpoint"}
+        full = make_args(fake, args.hf_checkpoint, **given, **settings)
+        assert load_object(full.rollout_function_path)
+        driver = LocalDriver(full)
+        try:
+            for step in range(args.num_rollout):
+                result = driver.step(step)
+                told = {"step": step, "rewards": [sample.reward for sample in result.samples], "at": os.getcwd()}
+                sys.stdout.write(f"TOLD {json.dumps(told)}\n")
+            sys.stdout.write(f"TOLD {json.dumps({'unknown': unknown, 'extra': os.environ.get('EXTRA')})}\n")
+        finally:
+            shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""`slime_agl.SLIME` in front of a driver that is slime's in shape: words, files, environment, resources."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import slime_agl
+from slime_agl.algorithm.driver import Command, ray_job
+from slime_agl.errors import ConfigError
+from tests.algorithm.test_fit import free_port
+
+PROGRAM = Path(__file__).with_name("checkout_program.py")
+CHECKOUT = PROGRAM.with_name("checkout")
+
+
+def test_the_driver_gets_flags_settings_and_rows_and_the_agent_its_task(tmp_path: Path, tiny_checkpoint: Path):
+    words = [str(free_port()), str(tiny_checkpoint), str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *words], capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    told = [json.loads(line[5:]) for line in done.stderr.splitlines() if line.startswith("TOLD ")]
+    assert [sorted(step["rewards"]) for step in told[:2]] == [[0.25, 0.25, 0.75, 0.75]] * 2
+    assert {step["at"] for step in told[:2]} == {str(CHECKOUT)}
+    assert told[2] == {"unknown": [], "extra": "passed"}
+    section = yaml.safe_load((tmp_path / "agl.yaml").read_text(encoding="utf-8"))["agl"]
+    assert section["store"]["resources"] and section["store"]["url"].startswith("http://")
+    rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["metadata"]["task"]["worth"] for row in rows] == [0.25, 0.75]
+
+
+def test_a_checkout_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match='no checkout of slime(.|\n)*driver="local"'):
+        slime_agl.SLIME({}, slime_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"driver": "trian.py"}, "one of train.py, train_async.py, local"),
+        ({"launch": "slurm"}, "subprocess or ray_job"),
+        ({"driver": "local", "launch": "ray_job"}, "this machine"),
+        ({"config": {"agl": {"runers": {}}}}, "Did you mean 'runners'"),
+        ({"config": {"prompt_data": "x"}}, "prompt_data is set by"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(more: dict, words: str):
+    with pytest.raises(ConfigError, match=words):
+        slime_agl.SLIME(**{"config": {}, "slime_dir": CHECKOUT, **more})
+
+
+def test_a_driver_becomes_a_job_of_ray(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("SAME", "here")
+    plain = Command(words=["python", "train.py"], directory=tmp_path, environment={"SAME": "here", "EXTRA": "1"})
+    job = ray_job(plain, "http://head:8265", ["python3", "train.py", "--colocate"])
+    assert job.words[:5] == ["ray", "job", "submit", "--address", "http://head:8265"]
+    assert job.words[-4:] == ["--", "python3", "train.py", "--colocate"]
+    assert json.loads(job.words[job.words.index("--runtime-env-json") + 1]) == {"env_vars": {"EXTRA": "1"}}
+    assert job.stop[:3] == ["ray", "job", "stop"] and job.stop[-1] == job.words[job.words.index("--submission-id") + 1]
