@@ -27,6 +27,7 @@ sandbox     where a harness runs
 """
 
 __version__ = "0.1.0"
+__all__ = ["SLIME"]
 
 
 def __getattr__(name: str) -> object:

@@ -20,6 +20,7 @@ __all__ = [
     "InvariantError",
     "RecordError",
     "RewardError",
+    "RunnerError",
     "SandboxError",
     "SlimeAglError",
     "TeacherError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MODULES = (
+    "slime_agl",
     "slime_agl.rollout",
     "slime_agl.generate",
     "slime_agl.reward",
