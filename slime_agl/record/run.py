@@ -10,6 +10,7 @@ who started the run may read the file.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -193,7 +194,11 @@ class RecordWriter:
         self._file.close()
 
     def _append(self, line: Mapping[str, object]) -> None:
-        self._file.write(orjson.dumps(line) + b"\n")
+        try:
+            data = orjson.dumps(line)
+        except TypeError:  # half a surrogate pair, as file names in errors may have
+            data = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace")
+        self._file.write(data + b"\n")
 
 
 def _private(path: Path) -> BinaryIO:

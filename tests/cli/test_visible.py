@@ -27,11 +27,16 @@ from slime_agl.cli.rerun import view as rerun_view
 from slime_agl.cli.tasks import view as tasks_view
 from slime_agl.cli.train_demo import report as train_demo_report
 from slime_agl.cli.visible import json_line, make_log_visible, visible
+from slime_agl.cli.watch import view as watch_view
 from slime_agl.harness.validate import Tried
+from slime_agl.record.following import Follower
 from slime_agl.report.checks import Finding
+from slime_agl.report.live import seen
 from slime_agl.rerun.divergence import Divergence
 from slime_agl.rerun.outcome import Outcome
 from tests.report.made import TEXTS, made, run_of
+from tests.report.test_following import execution as following_execution
+from tests.report.test_following import opened
 
 CLI = Path(audit_view.__file__).parents[1]
 # Writes the clipboard, clears the screen by a C1 control, turns text round, hides it, is an odd tag and broken markup.
@@ -206,6 +211,12 @@ def show_training(monkeypatch: Any, tmp_path: Path) -> None:
     report.finish()
 
 
+def show_board(monkeypatch: Any, tmp_path: Path) -> None:
+    writer = opened(tmp_path / "step-000000.jsonl", 0, agent=EVIL)
+    writer.write(following_execution(0, failure=EVIL, error=EVIL))
+    watch_view.print_once(watch_view.Board(tmp_path, Follower(tmp_path, seen, steps=5)))
+
+
 VIEWS: dict[str, list[Callable[..., None]]] = {
     "inspect.view": [show_run, show_execution],
     "rerun.view": [show_outcomes],
@@ -214,8 +225,9 @@ VIEWS: dict[str, list[Callable[..., None]]] = {
     "audit.view": [show_audit],
     "demo.report": [show_demo],
     "train_demo.report": [show_training],
+    "watch.view": [show_board],
 }
-# They print what the user typed, numbers of their own, or through one of the views.
+# They print what the user typed, what stands in this package, numbers of their own, or through one of the views.
 NO_VIEWS = {
     "visible",
     "main",
@@ -227,6 +239,10 @@ NO_VIEWS = {
     "engine",
     "waiting",
     "names",
+    "guide",
+    "markdown",
+    "new.command",
+    "watch.command",
 }
 
 
@@ -247,7 +263,7 @@ def test_a_view_shows_hostile_text_and_obeys_none(
     view: Any, columns: str, capsys: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    view(*([monkeypatch, tmp_path] if view in (show_demo, show_training) else []))
+    view(*([monkeypatch, tmp_path] if view in (show_demo, show_training, show_board) else []))
     told = "".join(capsys.readouterr())
     assert not dangerous(told), {hex(ord(one)) for one in dangerous(told)}
     assert WITNESS in told.replace("\n", "") and "[/x]" in told.replace("\n", "")

@@ -121,7 +121,11 @@ def next_turns(execution: Any) -> list[float]:
 
 
 def test_a_teacher_teaches_without_reward_what_it_knows(training, trials):
-    run = [found.step for found in islice(training("distill"), 8)]
+    run = []
+    for found in islice(training("distill"), 20):
+        run.append(found.step)
+        if found.step.reward > 0.5:
+            break
     assert run[-1].reward > 0.5 > 0.3 > run[0].reward
     gap = "rollout/agl/teacher/reverse_kl"
     assert run[-1].rollout.metrics[gap] < 0.5 * run[0].rollout.metrics[gap]

@@ -15,8 +15,8 @@ from slime_agl.report.live import StepFigures, figures, seen
 from tests.report.made import TEXTS, made
 
 
-def opened(path: Path, step: int = 0, run: str = "a", name: str = "step") -> RecordWriter:
-    header = {"name": name, "step": step, "run": run, "agent": "a.b", "stop_ids": []}
+def opened(path: Path, step: int = 0, run: str = "a", name: str = "step", agent: str = "a.b") -> RecordWriter:
+    header = {"name": name, "step": step, "run": run, "agent": agent, "stop_ids": []}
     writer = RecordWriter(path, header, lambda ids: [TEXTS[i] for i in ids])
     weakref.finalize(writer, writer._file.close)
     return writer
