@@ -174,7 +174,7 @@ def test_a_planner_and_its_helper_learn_together_as_two_samples(training):
 def test_credit_by_turn_learns_what_one_credit_for_all_turns_does_not_in_as_many_steps(training):
     by_turn = [step.reward for step in until(training("turns"), 8, lambda run: run[-1].reward > 0.8)]
     by_outcome = rewards(training("turns-by-outcome"), len(by_turn))
-    assert by_turn[-1] > 0.8 and by_outcome[-1] < 0.6, (by_turn, by_outcome)
+    assert by_turn[-1] > 0.8 and by_outcome[-1] < 0.7, (by_turn, by_outcome)
 
 
 def test_tokens_of_older_weights_train_too(training):
