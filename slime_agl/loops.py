@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -162,3 +163,12 @@ async def ended(tasks: Sequence[asyncio.Task[object]]) -> None:
         if not task.cancelling():
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def to_its_end(work: Work[None]) -> None:
+    """Await work that has to finish: cancelling the caller again does not interrupt it."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    task.result()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slime_agl.errors import HostError
 from slime_agl.lightning.warden import birth, descendants, send
-from slime_agl.loops import Work
+from slime_agl.loops import to_its_end
 
 LINES_KEPT = 40
 CHUNK = 65536
@@ -64,7 +64,7 @@ async def run_driver(command: Command) -> None:
         # It may run already.
         await asyncio.wait({starting})
         if starting.exception() is None:
-            await _to_its_end(_end(starting.result(), command))
+            await to_its_end(_end(starting.result(), command))
         raise
     tail: deque[str] = deque(maxlen=LINES_KEPT)
     passing = asyncio.ensure_future(_passed_on(process.stdout, tail))
@@ -74,7 +74,7 @@ async def run_driver(command: Command) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(passing), 2.0)
     finally:
-        await _to_its_end(_end(process, command))
+        await to_its_end(_end(process, command))
         passing.cancel()
     if status != 0:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
@@ -142,15 +142,6 @@ def _group_alive(group: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-async def _to_its_end(work: Work[None]) -> None:
-    """Await work that has to finish: cancelling the caller again does not interrupt it."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
-    task.result()
 
 
 def _end_with_parent() -> None:

@@ -29,7 +29,7 @@ from slime_agl.lightning.side import Port
 from slime_agl.lightning.stores import ExternalStore
 from slime_agl.lightning.turn_spans import TurnSink
 from slime_agl.lightning.waiting import Watch
-from slime_agl.loops import Work
+from slime_agl.loops import Work, to_its_end
 
 T = TypeVar("T")
 ENQUEUED_AT_ONCE = 32
@@ -178,7 +178,7 @@ class ExternalLightning:
             return await asyncio.shield(rollout.done)
         except asyncio.CancelledError:
             if rollout is not None:
-                await _to_its_end(self._give_up(rollout))
+                await to_its_end(self._give_up(rollout))
             raise
         finally:
             self._free.append(slot)
@@ -270,7 +270,7 @@ class ExternalLightning:
             return await asyncio.shield(enqueuing)
         except asyncio.CancelledError:
             with suppress(Exception):
-                await _to_its_end(self._withdraw(enqueuing))
+                await to_its_end(self._withdraw(enqueuing))
             raise
         except TypeError as error:
             raise ConfigError(
@@ -367,12 +367,3 @@ class _Doorman:
 def _keyed(resource: Any, key: str) -> Any:
     """A copy of a resource, with this key if it is the model being trained."""
     return resource.model_copy(update={"api_key": key} if isinstance(resource, ProxyLLM) else {})
-
-
-async def _to_its_end(work: Work[None]) -> None:
-    """Await work that has to finish: cancelling the caller again does not interrupt it."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
-    task.result()

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.lightning._agl import AttemptedRollout, RolloutConfig
@@ -23,7 +23,7 @@ from slime_agl.lightning.slots import Mode, Slot, Slots
 from slime_agl.lightning.store import ReleasingStore
 from slime_agl.lightning.tracer import RoutingTracer
 from slime_agl.lightning.watchdog import LoopWatchdog
-from slime_agl.loops import Work
+from slime_agl.loops import to_its_end
 
 
 class _LaneSlots:
@@ -166,7 +166,7 @@ class RunnerPool:
         try:
             return await asyncio.shield(job.done)
         except asyncio.CancelledError:
-            await _to_its_end(self._stop(job))
+            await to_its_end(self._stop(job))
             raise
         finally:
             self._jobs.pop(rollout_id, None)
@@ -296,12 +296,3 @@ class RunnerPool:
             self.abandoned_tasks += 1
             self._left_behind.add(task)
             task.add_done_callback(self._left_behind.discard)
-
-
-async def _to_its_end(work: Work[None]) -> None:
-    """Await work that has to finish: cancelling the caller again does not interrupt it."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
-    task.result()
