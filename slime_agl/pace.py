@@ -95,7 +95,7 @@ class Law:
         return self._caches and kept is not None and kept < THRASHING
 
     def _takes_more(self, reading: Pressure, fits: float | None, busy: int) -> bool:
-        """Whether it is worth to go beyond what fits; where that is unknown, beyond what runs well."""
+        """Check whether the engine can take more than fits in its cache, or than now if the capacity is unknown."""
         if reading.load is None:
             return False
         return self._idle(busy) if fits is not None else self._waiting <= QUEUED * self._running
@@ -122,7 +122,7 @@ def _kept(reading: Pressure) -> float | None:
 
 
 class Room:
-    """Lets in as many as `limit` at a time, all if it is None, first in, first out. Who is in stays when it falls."""
+    """Admits at most `limit` holders at a time, in order of arrival; all if it is None. Lowering it evicts nobody."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -191,7 +191,7 @@ class Rooms:
 
 
 class Pace:
-    """Reads the engine every two seconds while executions run, and applies what the law says.
+    """Reads the engine's load every two seconds while executions run, and applies the limit that the law computes.
 
     law: None for a fixed limit, with which this does nothing. read: the pressure, its token counts since the start.
     demand: (executions that run, those that would). apply: is given the limit.

@@ -14,7 +14,7 @@ NUMBERS = itertools.count()
 
 
 class Script:
-    """What agents of a benchmark say. length: tokens of a new message, one of those in the material."""
+    """Messages of benchmark agents. length: tokens per new message, one of the lengths in the material."""
 
     def __init__(self, material: Mapping[str, Any], length: int) -> None:
         self._texts = itertools.cycle(material["texts"][str(length)])

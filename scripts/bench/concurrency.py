@@ -26,7 +26,11 @@ EXECUTIONS = 768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What agents do. turns, first, added, output: means, tokens but for turns. tool: mean seconds between turns."""
+    """A workload of agents, by its means.
+
+    turns: per execution. first, added: prompt tokens of the first and of each later turn. output: sampled tokens per
+    turn. tool: seconds between turns.
+    """
 
     name: str
     turns: int

@@ -45,7 +45,7 @@ NUMBERS = itertools.count()
 
 
 class Works:
-    """What can be measured. mode: 'async' or 'thread'."""
+    """A case to measure. mode: 'async' or 'thread'."""
 
     def __init__(self, mode: str, engine: str, material: Path) -> None:
         from bench import agents  # reads the material that the environment names

@@ -1,4 +1,4 @@
-"""What all benchmarks share: child processes, rounds of the same work on each subject in turn, options and tables.
+"""Shared parts of the benchmarks: child processes, rounds of the same work on each subject in turn, options and tables.
 
 Subjects are measured alternately, so that a slow moment of the machine falls on all of them, and medians are shown.
 """

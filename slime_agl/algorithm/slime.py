@@ -97,7 +97,7 @@ class SLIME(FastAlgorithm):
         """Train to the end of slime's driver. Called by the Trainer.
 
         Raises:
-            ConfigError: there is no dataset, a row has what JSON does not hold, or a key is no flag of slime.
+            ConfigError: a dataset is missing, a row has a value that JSON cannot hold, or a key is not a slime flag.
             HostError: the driver failed; carries the last lines of its log.
         """
         if train_dataset is None:
@@ -182,7 +182,7 @@ class SLIME(FastAlgorithm):
         return command
 
     def _python_path(self, environment: Mapping[str, str]) -> str:
-        """What this process can import, the driver can: rewards and hooks are named by import path."""
+        """Return a path with which the driver imports what this process can: rewards and hooks are import paths."""
         places = [self._slime_dir, sys.path[0] or os.getcwd(), os.getcwd(), HERE, environment.get("PYTHONPATH")]
         return os.pathsep.join(dict.fromkeys(str(place) for place in places if place))
 
