@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument(
         "--soak", type=int, default=0, metavar="STEPS", help="many steps with every kind of agent, instead of the parts"
     )
+    parser.add_argument("--workers", type=int, default=0, help="worker processes that a soak's agents run in")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--only", action="append", default=[], metavar="PART[:FAULT]", help="a part, or one fault of it; repeatable"
@@ -61,7 +62,8 @@ def main() -> int:
 def run(options: argparse.Namespace, root: Path) -> int:
     logging.basicConfig(level=logging.WARNING)
     checkpoint = save_tiny_checkpoint(root / "checkpoint")
-    setting = Setting(options.seed, options.quick, checkpoint, load_tokenizer(str(checkpoint)), options.soak)
+    tokenizer = load_tokenizer(str(checkpoint))
+    setting = Setting(options.seed, options.quick, checkpoint, tokenizer, options.soak, options.workers)
     parts = {"soak": soak.trials} if options.soak else PARTS
     trials = chosen([trial for make in parts.values() for trial in make(setting)], options.only)
     if options.list:

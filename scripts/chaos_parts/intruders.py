@@ -207,9 +207,9 @@ def _judge(trial: Trial, folder: Path, record: Path, grown: float, outcome: Outc
     )
 
 
-def memory(name: str) -> float:
-    """MiB of memory of this process."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+def memory(name: str, pid: int | str = "self") -> float:
+    """MiB of memory of a process."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) / 1024
 
 

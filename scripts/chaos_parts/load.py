@@ -235,16 +235,27 @@ def _nothing(sample: Sample) -> Plain:
     return Plain(sample.prompt, [], [], [], "", "", sample.group_index)
 
 
-def leftovers() -> dict[str, int]:
-    """Count this process's threads, open files and children."""
+def leftovers(pid: int | None = None) -> dict[str, int]:
+    """Count the threads, open files and children of this process, or of another."""
+    if pid is not None:
+        process = Path(f"/proc/{pid}")
+        return {
+            "threads": len(os.listdir(process / "task")),
+            "fds": len(os.listdir(process / "fd")),
+            "children": _children(process / "task" / str(pid)),
+        }
     gc.collect()
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
     return {
         # tqdm keeps one thread for all its bars.
         "threads": sum(type(thread).__name__ != "TMonitor" for thread in threading.enumerate()),
         "fds": len(os.listdir("/proc/self/fd")),
-        "children": sum(map(_runs, children.read_text().split())) if children.exists() else 0,
+        "children": _children(Path(f"/proc/self/task/{os.getpid()}")),
     }
+
+
+def _children(task: Path) -> int:
+    children = task / "children"
+    return sum(map(_runs, children.read_text().split())) if children.exists() else 0
 
 
 def _runs(pid: str) -> bool:

@@ -15,13 +15,14 @@ from chaos_parts.trials import Trial
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """quick: the short form. checkpoint: a directory with the tokenizer. steps: of a soak."""
+    """quick: the short form. checkpoint: a directory with the tokenizer. steps, workers: of a soak."""
 
     seed: int
     quick: bool
     checkpoint: Path
     tokenizer: Any
     steps: int = 0
+    workers: int = 0
 
     def random(self, part: str) -> random.Random:
         """Return a generator that depends only on the seed and the part."""

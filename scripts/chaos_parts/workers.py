@@ -84,7 +84,7 @@ def _worker_killer() -> Callable[[random.Random], int]:
 
     def kill(chance: random.Random) -> int:
         # One that was killed a moment ago may still stand in the crew, and would die and be counted once.
-        if not (pids := [pid for pid in _pids() if pid not in killed]):
+        if not (pids := [pid for pid in worker_pids() if pid not in killed]):
             return 0
         killed.add(victim := chance.choice(pids))
         os.kill(victim, signal.SIGKILL)
@@ -98,7 +98,8 @@ def _links() -> list[Any]:
     return [] if fleet is None else [member.link for member in fleet._crew]
 
 
-def _pids() -> list[int]:
+def worker_pids() -> list[int]:
+    """Process ids of the running fleet's subprocesses."""
     return [link._process.pid for link in _links() if isinstance(link, Subprocess) and not link.dead]
 
 
