@@ -17,6 +17,7 @@ from bench.framing import Framing
 from bench.pinned import pin
 
 MODEL_INFO = b'{"model_path": "bench", "weight_version": "1"}'
+IDLE = b'{"loads": [{"num_running_reqs": 0, "num_waiting_reqs": 0}]}'
 
 
 def canned(ids: list[int]) -> tuple[bytes, bytes, bytes]:
@@ -72,6 +73,8 @@ class EngineProtocol(Framing):
             self._send(b"200 OK", next(self._chats))
         elif request.startswith(b"GET /get_model_info"):
             self._send(b"200 OK", MODEL_INFO)
+        elif request.startswith(b"GET /v1/loads"):
+            self._send(b"200 OK", IDLE)
         else:
             self._send(b"200 OK" if request.startswith(b"GET /health") else b"404 Not Found", b"{}")
 

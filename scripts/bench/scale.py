@@ -12,11 +12,14 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+from chaos_parts.ray_nodes import loopback
 
 from bench import frame
 from bench.frame import Found, Process, interleaved, medians
@@ -77,6 +80,20 @@ def measure(counts: list[int], executions: int, rounds: int) -> dict[int, Found]
     return {int(count): medians(found) for count, found in taken.items()}
 
 
+@contextmanager
+def ray_cluster(cpus: int) -> Iterator[None]:
+    """Start Ray on this machine: workers become its actors."""
+    import ray
+
+    with loopback():
+        # Logical CPUs, one per worker and one for the driver: Ray places by them, the cores are what they are.
+        ray.init(num_cpus=cpus, _node_ip_address="127.0.0.1", include_dashboard=False, log_to_driver=False)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
 def rows(results: dict[int, Found]) -> list[list[str]]:
     base = next(iter(results.values()))["rate"]
     out = [["workers", "executions/s", "ratio", "manager's CPU per execution, ms"]]
@@ -90,11 +107,13 @@ def main() -> None:
     parser = frame.options("scale", __doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--executions", type=int, default=256, help=f"per step, a multiple of {GROUP}")
+    parser.add_argument("--ray", action="store_true", help="workers as Ray's actors, not as plain subprocesses")
     options = parser.parse_args()
     if options.quick:
         options.executions, options.rounds = 32, 1
     logging.basicConfig(level=logging.WARNING)
-    found = rows(measure(options.workers, options.executions, options.rounds))
+    with ray_cluster(1 + max(options.workers)) if options.ray else nullcontext():
+        found = rows(measure(options.workers, options.executions, options.rounds))
     print((frame.markdown if options.markdown else frame.table)(found))
 
 

@@ -162,7 +162,8 @@ def _judge(trial: Trial, looks: list[dict[str, float]], outcome: Outcome) -> Non
     names = list(spares)
     outcome.notes.append("soak:  step  " + "  ".join(name.rjust(8) for name in names))
     outcome.notes += [
-        f"soak: {look['step']:5.0f}  " + "  ".join(f"{look[name]:{max(8, len(name))}.0f}" for name in names) for look in looks
+        f"soak: {look['step']:5.0f}  " + "  ".join(f"{look[name]:{max(8, len(name))}.0f}" for name in names)
+        for look in looks
     ]
     warm = looks[int(len(looks) * WARM) :]
     if len(warm) < 6:

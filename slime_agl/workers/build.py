@@ -34,11 +34,11 @@ MEMORY_SHARE = 10
 class Site:
     """Where workers can be started.
 
-    room: how many more. died: to be told the node on which one ended. memory: bytes for what workers return.
+    room: how many of this number. died: to be told the node on which one ended. memory: bytes for what workers return.
     """
 
     transport: Transport
-    room: Callable[[], int]
+    room: Callable[[int], int]
     died: Callable[[str], None]
     memory: Callable[[], int] = lambda: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -55,7 +55,7 @@ def site(config: WorkersConfig) -> Site:
             died=placement.died,
             memory=object_store_bytes,
         )
-    return Site(transport=Subprocesses(), room=lambda: os.cpu_count() or 1, died=lambda _: None)
+    return Site(transport=Subprocesses(), room=lambda wanted: min(wanted, os.cpu_count() or 1), died=lambda _: None)
 
 
 def make_fleet(config: Config, args: RolloutArgs, renderer: Renderer, *, at: Site | None = None) -> Fleet:
@@ -127,7 +127,7 @@ def _environment(names: tuple[str, ...]) -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
-def _count(workers: WorkersConfig, limit: int, room: Callable[[], int]) -> int:
+def _count(workers: WorkersConfig, limit: int, room: Callable[[int], int]) -> int:
     if workers.count != "auto":
         return workers.count
-    return max(1, min(math.ceil(limit / workers.slots), room()))
+    return max(1, room(math.ceil(limit / workers.slots)))

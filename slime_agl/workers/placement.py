@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slime_agl.config import WorkersConfig
 from slime_agl.errors import ConfigError
 
 DEATHS_BEFORE_DRAIN = 3
+# CPUs of actors that have just ended are missing in Ray's answers for about 0.1 s, longer on a busy cluster.
+LOOKS, LOOK_SECONDS = 20, 0.1
 
 
 def connected() -> bool:
@@ -38,10 +41,17 @@ class Placement:
     """Round robin: each worker goes to the eligible node with the fewest of them that has room.
 
     config: `placement` says which nodes are eligible, `num_cpus` what a worker takes. look: lists the nodes alive.
+    pause: waits this many seconds before another look, where CPUs may be about to be given back.
     """
 
-    def __init__(self, config: WorkersConfig, look: Callable[[], Sequence[Node]]) -> None:
+    def __init__(
+        self,
+        config: WorkersConfig,
+        look: Callable[[], Sequence[Node]],
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._rule, self._resource, self._cpus, self._look = config.placement, config.resource, config.num_cpus, look
+        self._pause = pause
         self._placed: Counter[str] = Counter()
         self._deaths: Counter[str] = Counter()
 
@@ -51,23 +61,24 @@ class Placement:
         Raises:
             ConfigError: the eligible nodes have not so many CPUs free.
         """
-        nodes = sorted(self._look(), key=lambda node: node.id)
+        nodes = sorted(self._settled(count), key=lambda node: node.id)
         # One look for all: what they take shows only after they have been placed.
         free = {node.id: node.free_cpus for node in nodes if self._eligible(node)}
-        chosen = []
+        chosen, placed = [], self._placed.copy()
         for _ in range(count):
             roomy = [node for node in nodes if free.get(node.id, -1.0) >= self._cpus]
             if not roomy:
                 raise ConfigError(self._full(nodes, len(free), count))
-            node = min(roomy, key=lambda node: self._placed[node.id])
-            self._placed[node.id] += 1
+            node = min(roomy, key=lambda node: placed[node.id])
+            placed[node.id] += 1
             free[node.id] -= self._cpus
             chosen.append(node)
+        self._placed = placed
         return chosen
 
-    def room(self) -> int:
-        """How many workers the eligible nodes have CPUs for, beside those that are placed."""
-        return sum(int(node.free_cpus // self._cpus) for node in self._look() if self._eligible(node))
+    def room(self, wanted: int) -> int:
+        """How many workers the eligible nodes have CPUs for, beside those that are placed; at most `wanted`."""
+        return min(wanted, self._free(self._settled(wanted)))
 
     def moved(self, planned: str, actual: str) -> None:
         """A worker runs on another node than the chosen one, which had gone or was full."""
@@ -83,6 +94,23 @@ class Placement:
     def drained(self) -> int:
         """Nodes that get no more workers."""
         return sum(count >= DEATHS_BEFORE_DRAIN for count in self._deaths.values())
+
+    def _settled(self, wanted: int) -> Sequence[Node]:
+        """The nodes, looked at again while they would hold `wanted` workers if all their CPUs were free."""
+        nodes = self._look()
+        for _ in range(LOOKS):
+            if (
+                self._free(nodes) >= wanted
+                or self._free([replace(node, free_cpus=node.cpus) for node in nodes]) < wanted
+            ):
+                break
+            self._pause(LOOK_SECONDS)
+            nodes = self._look()
+        return nodes
+
+    def _free(self, nodes: Sequence[Node]) -> int:
+        """How many workers fit on the eligible ones."""
+        return sum(int(node.free_cpus // self._cpus) for node in nodes if self._eligible(node))
 
     def _eligible(self, node: Node) -> bool:
         if self._deaths[node.id] >= DEATHS_BEFORE_DRAIN:

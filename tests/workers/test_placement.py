@@ -13,8 +13,14 @@ def node(name: str, cpus: float, free: float | None = None, **values) -> Node:
     return Node(id=name, address=f"10.0.0.{name}", cpus=cpus, free_cpus=cpus if free is None else free, **values)
 
 
-def place(rule: str, nodes: list[Node], num_cpus: float = 1) -> Placement:
-    return Placement(WorkersConfig(placement=rule, num_cpus=num_cpus), lambda: nodes)
+def place(rule: str, *looks: list[Node], num_cpus: float = 1) -> Placement:
+    """looks: the nodes at each look, the last of which goes on."""
+    left = list(looks)
+    return Placement(
+        WorkersConfig(placement=rule, num_cpus=num_cpus),
+        look=lambda: left.pop(0) if len(left) > 1 else left[0],
+        pause=lambda seconds: None,
+    )
 
 
 def chosen(placement: Placement, count: int) -> list[str]:
@@ -76,4 +82,24 @@ def test_an_unknown_rule_is_refused(rule: str) -> None:
 
 
 def test_room_counts_whole_workers() -> None:
-    assert place("spread", [node("1", 8, 3.5), node("2", 8, 1)], 2).room() == 1
+    assert place("spread", [node("1", 8, 3.5), node("2", 8, 1)], num_cpus=2).room(4) == 1
+
+
+def test_cpus_that_are_about_to_be_given_back_are_waited_for() -> None:
+    """Of a fleet that has just ended: its CPUs are missing from Ray's answers for a moment."""
+    ended, back = [node("1", 5, 3)], [node("1", 5, 4)]
+    assert chosen(place("spread", ended, ended, back), 4) == ["1"] * 4
+    assert place("spread", ended, ended, back).room(4) == 4
+
+
+def test_more_than_the_nodes_have_is_not_waited_for() -> None:
+    placement = place("spread", [node("1", 5, 3)], [node("1", 8, 8)])
+    with pytest.raises(ConfigError, match="6 workers"):
+        placement.choose(6)
+
+
+def test_a_choice_that_failed_takes_no_room() -> None:
+    placement = place("spread", [node("1", 1), node("2", 1)], [node("1", 8), node("2", 8)])
+    with pytest.raises(ConfigError):
+        placement.choose(3)
+    assert chosen(placement, 2) == ["1", "2"]

@@ -179,5 +179,5 @@ def test_auto_starts_what_the_executions_need_and_the_machine_has(rollout_args) 
     )
     args = RolloutArgs.read(rollout_args())
     for room, expected in ((9, 4), (2, 2), (0, 1)):
-        at = Site(transport=Subprocesses(), room=lambda room=room: room, died=lambda _: None)
+        at = Site(transport=Subprocesses(), room=lambda wanted, room=room: min(wanted, room), died=lambda _: None)
         assert make_fleet(config, args, cast(Any, None), at=at)._count == expected
