@@ -255,3 +255,18 @@ async def test_requests_broken_at_random_are_refused_and_the_next_one_is_served(
     assert (await raw(bench, whole))[9:12] == b"200"
     assert bench.keys["at-1"] not in caplog.text
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_malformed_call_is_refused_wherever_a_conversation_has_it(bench, script):
+    """Messages are checked once, whatever came of the request that had them first."""
+    script("one", "two", "three")
+    await bench.open(response_limit=8000)
+    body = BASES["chat/completions"]
+    good = [*body["messages"], {"role": "assistant", "content": "one"}, {"role": "user", "content": "on"}]
+    bad = [*good, {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": 7}]}]
+    for messages in (body["messages"], good):
+        assert (await post(bench, "chat/completions", body | {"messages": messages}))[0] == 200
+    for messages in (bad, bad, [*bad, *good]):
+        status, refused = await post(bench, "chat/completions", body | {"messages": messages})
+        assert status == 400 and refused["error"]["param"] == "messages[3].tool_calls", refused
+    assert (await post(bench, "chat/completions", body | {"messages": good}))[0] == 200

@@ -164,3 +164,28 @@ def test_the_place_of_an_array_is_that_of_its_elements() -> None:
     raw = ' { "é" : [1, "]"] , "messages" : [ {"x": "é"} , [2] ] , "b": {} } '.encode()
     begin, end = _place(raw, "messages")
     assert raw[begin:end] == ' {"x": "é"} , [2]'.encode()
+
+
+@pytest.mark.parametrize("held", [0, repeats.LARGEST_HELD], ids=["by hash", "by its bytes"])
+def test_a_conversation_with_another_history_is_parsed_whole(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same length, with the same end: only the bytes before can tell."""
+    monkeypatch.setattr(repeats, "LARGEST_HELD", held)
+    shared, seen = Repeats(), Seen()
+    for text in ("one", "two", "one", "six"):
+        for count in (1, 2, 3):
+            messages = [{"role": "user", "content": text}, *({"role": "user", "content": "go on"} for _ in range(count))]
+            assert shared.parse(body(messages, 0), "messages", seen)[0]["messages"] == messages
+
+
+def test_one_body_is_held_for_a_conversation() -> None:
+    shared, seen = Repeats(), Seen()
+    for count in range(1, 9):
+        for text in "ab":
+            shared.parse(body([text] * count, 0), "messages", seen)
+    assert len({id(noted.held) for noted in seen.noted}) == 2 == len({noted.elements[0] for noted in seen.noted})
+
+
+def test_branches_of_one_conversation_are_told_apart() -> None:
+    shared, seen = Repeats(), Seen()
+    for messages in (["x"], ["x", "bb"], ["x", "cc"], ["x", "cc", "d"], ["x", "bb", "e"]):
+        assert shared.parse(body(messages, 0), "messages", seen)[0]["messages"] == messages

@@ -84,7 +84,8 @@ class ChatCompletions:
         messages = fields.objects(body, "messages")
         if not messages:
             raise bad_field("messages", "messages must be a non-empty list of objects")
-        _check_calls(messages)
+        _check_calls(session.seen.unchecked(messages), messages)
+        session.seen.checked = list(messages)
         begun = None
         if not body.keys().isdisjoint(BEGUN_FIELDS):
             messages, begun = split_begun(body, messages)
@@ -253,8 +254,9 @@ def forced_tool(choice: Any, name: Any, tools: list[dict[str, Any]] | None) -> s
     )
 
 
-def _check_calls(messages: list[dict[str, Any]]) -> None:
-    given = [calls for message in messages if (calls := message.get("tool_calls"))]
+def _check_calls(new: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
+    """Refuse messages with malformed tool calls. new: those of them that have not been checked before."""
+    given = [calls for message in new if (calls := message.get("tool_calls"))]
     if not all(map(_are_calls, given)):
         at = next(at for at, message in enumerate(messages) if not _are_calls(message.get("tool_calls") or []))
         where = f"messages[{at}].tool_calls"
