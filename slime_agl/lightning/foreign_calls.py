@@ -19,6 +19,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -91,18 +92,27 @@ class _WatchedSocket(socket.socket):
     __slots__ = ()
 
     def send(self, data: Any, *flags: int) -> int:
-        _check(data)
+        self._check(data)
         return super().send(data, *flags)
 
     def sendall(self, data: Any, *flags: int) -> None:
-        _check(data)
+        self._check(data)
         return super().sendall(data, *flags)
 
     def sendmsg(self, buffers: Iterable, *more: Any) -> int:
         buffers = list(buffers)
         if buffers:
-            _check(buffers[0])
+            self._check(buffers[0])
         return super().sendmsg(buffers, *more)
+
+    def _check(self, data: Any) -> None:
+        try:
+            _check(data)
+        except ForeignCallError:
+            # httpx goes on to read an answer when it could not write, and would wait for one until its timeout.
+            with suppress(OSError):
+                self.shutdown(socket.SHUT_RDWR)
+            raise
 
 
 def _check(data: Any) -> None:

@@ -173,7 +173,10 @@ def test_a_conversation_with_another_history_is_parsed_whole(held: int, monkeypa
     shared, seen = Repeats(), Seen()
     for text in ("one", "two", "one", "six"):
         for count in (1, 2, 3):
-            messages = [{"role": "user", "content": text}, *({"role": "user", "content": "go on"} for _ in range(count))]
+            messages = [
+                {"role": "user", "content": text},
+                *({"role": "user", "content": "go on"} for _ in range(count)),
+            ]
             assert shared.parse(body(messages, 0), "messages", seen)[0]["messages"] == messages
 
 

@@ -113,20 +113,25 @@ def by_openai_sync(endpoint: str) -> None:
         ai.chat.completions.create(model="m", messages=MESSAGES)
 
 
+def by_httpx_sync(endpoint: str) -> None:
+    httpx.post(f"{endpoint}/chat/completions", json=BODY, timeout=None).raise_for_status()
+
+
 def by_requests(endpoint: str) -> None:
     requests.post(f"{endpoint}/chat/completions", json=BODY).raise_for_status()
 
 
-@pytest.mark.parametrize("call", [by_openai_sync, by_requests], ids=lambda call: call.__name__)
+@pytest.mark.parametrize("call", [by_openai_sync, by_httpx_sync, by_requests], ids=lambda call: call.__name__)
 def test_blocking_agents_are_kept_apart_too(run_rollout, fake_sglang, call):
     met, tried = threading.Barrier(2), threading.Event()
+    returned: list[bool] = []
 
     def agent(task: Any, llm: Any) -> float:
         met.wait(30)
         SHARED["endpoint"] = llm.endpoint
         met.wait(30)
         if SHARED["endpoint"] == llm.endpoint:
-            tried.wait(30)
+            returned.append(tried.wait(20))
         try:
             call(SHARED["endpoint"])
         finally:
@@ -136,6 +141,7 @@ def test_blocking_agents_are_kept_apart_too(run_rollout, fake_sglang, call):
     output = run_rollout(agent, ["a"], n_samples=2)
     assert sorted(sample.metadata["agl"]["failure"] for sample in flat(output.samples)) == ["", "agent_error"]
     assert mixed(output) >= 1 and len(fake_sglang.requests) == 1
+    assert returned == [True]  # its client did not wait for an answer to what was never sent
 
 
 def test_an_agent_that_swallows_the_refusal_fails_nevertheless(run_rollout):
