@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slime_agl.cli.train_demo.curve import draw, write_png
+from slime_agl.cli.train_demo.curve import draw, mean_curve, write_png
 
 ROOT = Path(__file__).parents[2]
 PNG = b"\x89PNG"
@@ -37,6 +37,20 @@ def test_two_steps_hold_every_invariant_but_are_not_called_learned(tmp_path: Pat
     drawn = (tmp_path / "curve.png").exists()
     assert drawn == (find_spec("matplotlib") is not None)
     assert drawn or "matplotlib is not installed" in done.stdout
+
+
+def test_seeds_are_compared_and_all_have_to_learn(tmp_path: Path):
+    done = train_demo("--steps", "1", "--seed", "3", "--seeds", "2", "--out", str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    table = [line.split() for line in done.stdout.splitlines()]
+    assert [row[0] for row in table if row[3:6] == ["1", "no", "yes"]] == ["3", "4"], done.stdout
+    first = [json.loads((tmp_path / f"seed-{seed}" / "metrics.jsonl").read_text())["reward"] for seed in (3, 4)]
+    assert [f"{reward:.3f}" for reward in first] == [row[1] for row in table if row[3:6] == ["1", "no", "yes"]]
+    assert (tmp_path / "curves.png").exists() == (find_spec("matplotlib") is not None)
+
+
+def test_a_curve_that_ended_goes_on_at_its_end_in_the_mean():
+    assert mean_curve([[0.0, 1.0], [0.0, 0.5, 1.0]]) == [0.0, 0.75, 0.75]
 
 
 def test_agents_can_run_in_worker_processes_through_a_weight_update(tmp_path: Path):

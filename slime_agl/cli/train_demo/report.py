@@ -40,12 +40,17 @@ _COLUMNS = {
 
 
 class TrainReport:
-    """Collects training steps: live display on stderr, curve, table and verdict on stdout, each step in `out`."""
+    """Collects training steps: live display on stderr, curve, table and verdict on stdout, each step in `out`.
 
-    def __init__(self, out: Path | None) -> None:
+    brief: one of several trainings: only the verdict on stdout, after this title. rows: the figures of each step.
+    target: the recipe's.
+    """
+
+    def __init__(self, out: Path | None, *, brief: str = "") -> None:
         self._console, self._progress = Console(), Console(stderr=True)
-        self._out = out
-        self._rows: list[Row] = []
+        self._out, self._brief = out, brief
+        self.rows: list[Row] = []
+        self.target: float | None = None
         self._live: Live | None = None
         self._began = time.monotonic()
         self._error: Exception | None = None
@@ -56,10 +61,12 @@ class TrainReport:
             yield
 
     def started(self, recipe: Recipe, url: str, steps: int | None, workers: int | None) -> None:
-        self._target, self._steps = recipe.target, steps
+        self.target, self._steps = recipe.target, steps
         if self._out is not None:
             self._out.mkdir(parents=True, exist_ok=True)
             (self._out / METRICS).write_bytes(b"")
+        if self._brief:
+            return
         where = f"engine on CPU behind the real sglang-router at {url}{told(workers)}"
         self._console.print(safe_text(f"{recipe.title}\n{where}"), soft_wrap=True)
 
@@ -72,7 +79,7 @@ class TrainReport:
     def step(self, step: TrainedStep, *, checked: int, in_flight: int) -> None:
         metrics, samples = step.rollout.metrics, step.rollout.samples
         trained = sum(sum(sample.loss_mask or ()) for sample in samples)
-        self._rows.append(
+        self.rows.append(
             {
                 "step": step.rollout.rollout_id,
                 "reward": step.reward,
@@ -90,60 +97,69 @@ class TrainReport:
         )
         if self._out is not None:
             with (self._out / METRICS).open("ab") as file:
-                file.write(orjson.dumps(self._rows[-1], option=orjson.OPT_NON_STR_KEYS) + b"\n")
+                file.write(orjson.dumps(self.rows[-1], option=orjson.OPT_NON_STR_KEYS) + b"\n")
         if self._live is not None:
             self._live.update(self._display(), refresh=True)
 
     @property
+    def held(self) -> bool:
+        """True while every check of every step has agreed."""
+        return self._error is None and all(row["held"] for row in self.rows)
+
+    @property
+    def recent(self) -> float:
+        """Mean reward of the last WINDOW steps."""
+        recent = [row["reward"] for row in self.rows[-WINDOW:]]
+        return sum(recent) / len(recent)
+
+    @property
     def learned(self) -> bool:
         """True if the mean reward of the last WINDOW steps exceeds the target."""
-        return self._target is not None and len(self._rows) >= WINDOW and self._recent() > self._target
+        return self.target is not None and len(self.rows) >= WINDOW and self.recent > self.target
 
     def broken(self, error: Exception) -> None:
         self._error = error
 
     def finish(self) -> int:
         """Print curve, table and verdict; write the plot. Returns the exit status."""
-        held = self._error is None and all(row["held"] for row in self._rows)
-        if self._rows:
-            self._console.print(self._curve(), self._table(_spread(self._rows, _ROWS_AT_END)))
+        if self._brief:
+            self._console.print(self._brief, style="bold")
+        if self.rows and not self._brief:
+            self._console.print(self._curve(), self._table(_spread(self.rows, _ROWS_AT_END)))
             self._console.print(
                 "trained = tokens; clip = share of them with a clipped ratio;\n"
                 "Δ = |rollout - learner logprob| of the trained tokens before the step's first update",
                 style="dim",
             )
-            self._verdict(held)
+        if self.rows:
+            self._verdict(self.held)
         if self._error is not None:
             told = Text("invariant broken", "bold red") + Text(f": {visible(str(self._error))}", "default")
             self._console.print(told, soft_wrap=True)
-        if self._out is not None and self._rows:
+        if self._out is not None and self.rows:
             self._plot(self._out)
-        return 0 if held and (self._target is None or self.learned) else 1
+        return 0 if self.held and (self.target is None or self.learned) else 1
 
     def _verdict(self, held: bool) -> None:
-        rewards = [row["reward"] for row in self._rows]
-        said = f"reward {rewards[0]:.3f} at first, {self._recent():.3f} over the last {min(WINDOW, len(rewards))} steps"
-        if self._target is not None:
-            said += ": [bold green]learned[/]" if self.learned else f": [bold red]not above {self._target}[/]"
-        checked = sum(row["checked_tokens"] for row in self._rows)
-        worst = max(row["difference"] for row in self._rows)
+        rewards = [row["reward"] for row in self.rows]
+        said = f"reward {rewards[0]:.3f} at first, {self.recent:.3f} over the last {min(WINDOW, len(rewards))} steps"
+        if self.target is not None:
+            said += ": [bold green]learned[/]" if self.learned else f": [bold red]not above {self.target}[/]"
+        checked = sum(row["checked_tokens"] for row in self.rows)
+        worst = max(row["difference"] for row in self.rows)
         self._console.print(f"{said} ({len(rewards)} steps, {time.monotonic() - self._began:.0f} s)")
         self._console.print(
             f"{'[bold green]all invariants held[/]' if held else '[bold red]an invariant is broken[/]'}: "
             f"{checked} trained tokens are the engine's own; max |rollout - learner logprob| = {worst:.1e}"
         )
 
-    def _recent(self) -> float:
-        recent = [row["reward"] for row in self._rows[-WINDOW:]]
-        return sum(recent) / len(recent)
-
     def _display(self) -> Group:
         of = "" if self._steps is None else f" of {self._steps}"
-        title = f"step {len(self._rows)}{of}, {time.monotonic() - self._began:.0f} s, reward {self._recent():.3f}"
-        return Group(Text(title, style="bold"), self._curve(), self._table(self._rows[-_ROWS_LIVE:]))
+        title = f"step {len(self.rows)}{of}, {time.monotonic() - self._began:.0f} s, reward {self.recent:.3f}"
+        return Group(Text(title, style="bold"), self._curve(), self._table(self.rows[-_ROWS_LIVE:]))
 
     def _curve(self) -> Text:
-        return Text(draw([row["reward"] for row in self._rows], title="mean reward by step", target=self._target))
+        return Text(draw([row["reward"] for row in self.rows], title="mean reward by step", target=self.target))
 
     def _table(self, rows: list[Row]) -> Table:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -154,8 +170,8 @@ class TrainReport:
         return table
 
     def _plot(self, out: Path) -> None:
-        self._console.print(safe_text(f"wrote {out / METRICS} ({len(self._rows)} steps)"), soft_wrap=True)
-        if write_png(out / "curve.png", self._rows, target=self._target):
+        self._console.print(safe_text(f"wrote {out / METRICS} ({len(self.rows)} steps)"), soft_wrap=True)
+        if write_png(out / "curve.png", self.rows, target=self.target):
             self._console.print(safe_text(f"wrote {out / 'curve.png'}"), soft_wrap=True)
         else:
             self._console.print("no curve.png: matplotlib is not installed; install it with: pip install matplotlib")
