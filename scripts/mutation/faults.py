@@ -24,6 +24,7 @@ GROUPS_WHOLE = TRAIN + "test_groups_come_back_whole_ordered_and_token_exact"
 NOT_CANONICAL = TRAIN + "test_a_sampling_that_is_not_canonical_is_kept_as_it_was"
 ONE_SEGMENT = TRAIN + "test_tool_calls_results_and_users_are_one_segment"
 ESCAPES, POOL = "tests/sandbox/test_sandbox_escapes.py::", "tests/sandbox/test_sandbox_pool.py::"
+REPEATS = "tests/gateway/test_gateway_repeats.py::"
 PARALLEL = "tests/gateway/test_gateway_parallel.py"
 METRICS = "tests/guide/test_metrics_page.py::"
 OWN_REWARD = BELONGS + "test_every_sample_has_the_reward_of_its_own_execution"
@@ -50,6 +51,38 @@ FAULTS: dict[str, Fault] = {
         "if (node := match.node) is not None:",
         "if (node := match.node) is not None and node.index < 0:",
         ONE_SEGMENT,
+    ),
+    "a branch is taken for the bytes of another": Fault(
+        "slime_agl/gateway/repeats.py",
+        "if earlier.held is shared and earlier.length <= continued.length:",
+        "if earlier.held is shared:",
+        REPEATS + "test_branches_of_one_conversation_are_told_apart",
+    ),
+    "any body begins with an earlier one": Fault(
+        "slime_agl/gateway/repeats.py",
+        "return raw.startswith(memoryview(self.held)[: self.length])",
+        "return True",
+        REPEATS + "test_a_conversation_with_another_history_is_parsed_whole",
+    ),
+    "messages count as checked before they are": Fault(
+        "slime_agl/gateway/protocols/chat.py",
+        "        _check_calls(session.seen.unchecked(messages), messages)\n"
+        "        session.seen.checked = list(messages)\n",
+        "        new, session.seen.checked = session.seen.unchecked(messages), list(messages)\n"
+        "        _check_calls(new, messages)\n",
+        "tests/gateway/test_gateway_malformed.py::test_a_malformed_call_is_refused_wherever_a_conversation_has_it",
+    ),
+    "a refused call waits for an answer": Fault(
+        "slime_agl/lightning/foreign_calls.py",
+        "                self.shutdown(socket.SHUT_RDWR)\n",
+        "                pass\n",
+        "tests/rollout/test_rollout_mixing.py::test_blocking_agents_are_kept_apart_too[by_httpx_sync]",
+    ),
+    "returned CPUs are not waited for": Fault(
+        "slime_agl/workers/placement.py",
+        "            self._pause(LOOK_SECONDS)\n            nodes = self._look()\n",
+        "            break\n",
+        "tests/workers/test_placement.py::test_cpus_that_are_about_to_be_given_back_are_waited_for",
     ),
     "output is encoded again": Fault(
         TURNS,
