@@ -9,12 +9,12 @@ import os
 import warnings
 from typing import Any
 
-from slime_agl.lightning import _late_proxy
+from slime_agl.lightning import _late_litellm
 
-# Without it litellm, which agentlightning imports, downloads a price list.
+# Without it litellm downloads a price list when it is imported, by an agent or Agent Lightning's proxy.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
-_late_proxy.register()
+_late_litellm.register()
 
 with warnings.catch_warnings():
     # Deprecation warnings of other packages would fail the import under "error".

@@ -234,6 +234,7 @@ NO_VIEWS = {
     "inspect.command",
     "rerun.command",
     "audit.command",
+    "train_demo.seeds",
     "doctor.command",
     "check.command",
     "engine",

@@ -32,12 +32,29 @@ print({SERVER!r} in sys.modules)
     assert run(program) == "True"
 
 
+def test_the_runtime_does_not_import_litellm_and_its_instrumentation_is_there_when_used():
+    program = """
+import sys
+import slime_agl.assemble
+assert "litellm" not in sys.modules
+from agentlightning.instrumentation import LITELLM_INSTALLED, instrument_all, uninstrument_all
+assert LITELLM_INSTALLED and "litellm" not in sys.modules
+instrument_all()
+from litellm.integrations.opentelemetry import OpenTelemetry
+import agentlightning.instrumentation.litellm as real
+patched = OpenTelemetry.set_attributes is real.patched_set_attributes
+uninstrument_all()
+print(patched, OpenTelemetry.set_attributes is real.original_set_attributes, real.__file__.endswith("litellm.py"))
+"""
+    assert run(program) == "True True True"
+
+
 def test_an_agentlightning_that_is_imported_already_is_left_as_it_is():
     program = """
 import sys, types
 sys.modules["agentlightning"] = types.ModuleType("agentlightning")
-from slime_agl.lightning import _late_proxy
-_late_proxy.register()
-print(_late_proxy.NAME in sys.modules)
+from slime_agl.lightning import _late_litellm
+_late_litellm.register()
+print(_late_litellm.PROXY in sys.modules)
 """
     assert run(program) == "False"
