@@ -12,7 +12,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slime_agl.errors import HostError
@@ -23,28 +23,49 @@ LINES_KEPT = 40
 CHUNK = 65536
 TERM_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1
+RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A driver to start. words: the command. stop: a command that ends what it started elsewhere, () if nothing."""
+    """A driver to start.
+
+    words: the command. environment: all its variables. passed: those that its processes on a Ray cluster need, too.
+    stop: a command that ends what it started elsewhere, () if nothing.
+    """
 
     words: Sequence[str]
     directory: Path
     environment: Mapping[str, str]
+    passed: Mapping[str, str] = field(default_factory=dict)
     stop: Sequence[str] = ()
+
+
+def on_ray(command: Command) -> Command:
+    """The same driver, whose variables reach its processes on a Ray cluster that runs already.
+
+    Such a cluster gives its own environment to what a driver starts there. A job that Ray's job server started tells
+    its driver by this variable what to pass on; what it says already is kept.
+    """
+    try:
+        config = json.loads(command.environment.get(RAY_JOB_CONFIG, "{}"))
+        runtime = config.setdefault("runtime_env", {})
+        runtime["env_vars"] = {**runtime.get("env_vars", {}), **command.passed}
+    except (ValueError, AttributeError, TypeError):  # none of ours
+        return command
+    return replace(command, environment={**command.environment, RAY_JOB_CONFIG: json.dumps(config)})
 
 
 def ray_job(command: Command, address: str, working_words: Sequence[str]) -> Command:
     """The same driver as a job of a Ray cluster. working_words: its command there."""
     name = f"slime-agl-{secrets.token_hex(6)}"
-    passed = {key: value for key, value in command.environment.items() if os.environ.get(key) != value}
-    runtime = json.dumps({"env_vars": passed})
+    runtime = json.dumps({"env_vars": dict(command.passed)})
     submit = ["ray", "job", "submit", "--address", address, "--submission-id", name, "--runtime-env-json", runtime]
     return Command(
         words=[*submit, "--", *working_words],
         directory=command.directory,
         environment=command.environment,
+        passed=command.passed,
         stop=["ray", "job", "stop", "--address", address, name],
     )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from slime_agl.algorithm.driver import Command, ray_job, run_driver
+from slime_agl.algorithm.driver import Command, on_ray, ray_job, run_driver
 from slime_agl.algorithm.flags import KnownFlags, check_keys, check_names, words_of
 from slime_agl.algorithm.rows import TASK, Rows, write_rows
 from slime_agl.config import Config
@@ -38,6 +38,10 @@ DRIVERS = ("train.py", "train_async.py", LOCAL)
 INITIAL = "slime_agl-initial"
 EVAL_INTERVAL = 10
 RAY_ADDRESS = "http://127.0.0.1:8265"
+# In slime's image; Megatron's installed package lacks `megatron.training`.
+MEGATRON = Path("/root/Megatron-LM")
+# Of the driver and its processes unless set otherwise, as in slime's own scripts.
+ENVIRONMENT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 TRACES = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 HERE = Path(__file__).parents[2]
 
@@ -161,12 +165,13 @@ class SLIME(FastAlgorithm):
         return {**flags, **{name: value for name, value in self._config.items() if name != "agl"}}
 
     def _command(self, folder: Path, flags: dict[str, Any], section: dict[str, Any], known: KnownFlags) -> Command:
-        environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **self._env}
+        passed = {**{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}, **self._env}
+        environment = {**os.environ, **passed}
+        passed["PYTHONPATH"] = environment["PYTHONPATH"] = self._python_path(environment)
         # The driver has no part in Agent Lightning's roles, and none in the tracing of runners.
         for name in ("AGL_CURRENT_ROLE", TRACES):
             if name not in self._env:
                 environment.pop(name, None)
-        environment["PYTHONPATH"] = self._python_path(environment)
         if self._driver == LOCAL:
             (folder / "local.json").write_text(json.dumps({**flags, "agl": section}), encoding="utf-8")
             words = [sys.executable, "-m", LOCAL_DRIVER, str(folder / "local.json")]
@@ -176,14 +181,18 @@ class SLIME(FastAlgorithm):
         (folder / "agl.yaml").write_text(json.dumps({"agl": section}, indent=2), encoding="utf-8")
         arguments = words_of({**flags, "custom_config_path": str(folder / "agl.yaml")}, known)
         there = [str(self._slime_dir / self._driver), *arguments]
-        command = Command(words=[sys.executable, *there], directory=self._slime_dir, environment=environment)
+        command = Command(
+            words=[sys.executable, *there], directory=self._slime_dir, environment=environment, passed=passed
+        )
         if self._launch == "ray_job":
-            return ray_job(command, os.environ.get("RAY_ADDRESS", RAY_ADDRESS), ["python3", *there])
-        return command
+            return ray_job(command, environment.get("RAY_ADDRESS", RAY_ADDRESS), ["python3", *there])
+        return on_ray(command)
 
     def _python_path(self, environment: Mapping[str, str]) -> str:
         """Return a path with which the driver imports what this process can: rewards and hooks are import paths."""
         places = [self._slime_dir, sys.path[0] or os.getcwd(), os.getcwd(), HERE, environment.get("PYTHONPATH")]
+        if self._slime_dir is not None and (MEGATRON / "megatron" / "training").is_dir():
+            places.append(MEGATRON)
         return os.pathsep.join(dict.fromkeys(str(place) for place in places if place))
 
     async def _known_flags(self) -> KnownFlags:

@@ -72,4 +72,7 @@ class Lasting:
     async def close(self) -> None:
         await self.pool.close()
         await self.one_by_one.close()
-        await asyncio.to_thread(self.telemetry.close)
+        try:
+            await asyncio.to_thread(self.telemetry.close)
+        except RuntimeError:  # the process is at its end, and its pool of threads takes no more work
+            self.telemetry.close()

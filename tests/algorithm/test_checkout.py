@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import slime_agl
-from slime_agl.algorithm.driver import Command, ray_job
+from slime_agl.algorithm.driver import RAY_JOB_CONFIG, Command, on_ray, ray_job
 from slime_agl.errors import ConfigError
 from tests.algorithm.test_fit import free_port
 
@@ -25,10 +25,14 @@ def test_the_driver_gets_flags_settings_and_rows_and_the_agent_its_task(tmp_path
         [sys.executable, str(PROGRAM), *words], capture_output=True, text=True, timeout=300, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr[-4000:]
+    assert "Exception ignored" not in done.stderr
     told = [json.loads(line[5:]) for line in done.stderr.splitlines() if line.startswith("TOLD ")]
     assert [sorted(step["rewards"]) for step in told[:2]] == [[0.25, 0.25, 0.75, 0.75]] * 2
     assert {step["at"] for step in told[:2]} == {str(CHECKOUT)}
-    assert told[2] == {"unknown": [], "extra": "passed"}
+    assert told[2]["unknown"] == [] and told[2]["extra"] == "passed"
+    # A Ray cluster that runs already gives its processes the variables of the driver's job only.
+    passed = json.loads(told[2]["job"])["runtime_env"]["env_vars"]
+    assert passed["EXTRA"] == "passed" and passed["PYTHONPATH"].split(":")[0] == str(CHECKOUT)
     section = yaml.safe_load((tmp_path / "agl.yaml").read_text(encoding="utf-8"))["agl"]
     assert section["store"]["resources"] and section["store"]["url"].startswith("http://")
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -55,11 +59,25 @@ def test_settings_that_cannot_work_are_refused_at_once(more: dict, words: str):
         slime_agl.SLIME(**{"config": {}, "slime_dir": CHECKOUT, **more})
 
 
-def test_a_driver_becomes_a_job_of_ray(tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("SAME", "here")
-    plain = Command(words=["python", "train.py"], directory=tmp_path, environment={"SAME": "here", "EXTRA": "1"})
+def test_a_driver_becomes_a_job_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("EXTRA", "1")
+    plain = Command(
+        words=["python", "train.py"],
+        directory=tmp_path,
+        environment={"SAME": "here", "EXTRA": "1"},
+        passed={"EXTRA": "1"},
+    )
     job = ray_job(plain, "http://head:8265", ["python3", "train.py", "--colocate"])
     assert job.words[:5] == ["ray", "job", "submit", "--address", "http://head:8265"]
     assert job.words[-4:] == ["--", "python3", "train.py", "--colocate"]
     assert json.loads(job.words[job.words.index("--runtime-env-json") + 1]) == {"env_vars": {"EXTRA": "1"}}
     assert job.stop[:3] == ["ray", "job", "stop"] and job.stop[-1] == job.words[job.words.index("--submission-id") + 1]
+
+
+def test_what_a_job_of_ray_passes_on_already_is_kept(tmp_path: Path):
+    given = {"runtime_env": {"env_vars": {"A": "a", "B": "b"}, "working_dir": "x"}, "metadata": {"name": "n"}}
+    plain = Command(
+        words=["python"], directory=tmp_path, environment={RAY_JOB_CONFIG: json.dumps(given)}, passed={"B": "new"}
+    )
+    told = json.loads(on_ray(plain).environment[RAY_JOB_CONFIG])
+    assert told == {"runtime_env": {"env_vars": {"A": "a", "B": "new"}, "working_dir": "x"}, "metadata": {"name": "n"}}

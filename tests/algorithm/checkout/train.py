@@ -1,4 +1,7 @@
-"""A driver with the shape of slime's: flags, a YAML file of settings, a rollout function by path. It only rolls out."""
+"""A driver with the shape of slime's: flags, a YAML file of settings, a rollout function by path.
+
+It only rolls out, and ends as slime's does: it does not tell the rollout function.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from slime.utils.arguments import add_arguments
 
 from slime_agl.host import load_object
 from slime_agl.local.train.driver import LocalDriver
-from slime_agl.rollout import shutdown
 from slime_agl.testing.host import make_args
 from slime_agl.testing.sglang import FakeSGLang
 
@@ -29,14 +31,12 @@ def main() -> None:
         full = make_args(fake, args.hf_checkpoint, **given, **settings)
         assert load_object(full.rollout_function_path)
         driver = LocalDriver(full)
-        try:
-            for step in range(args.num_rollout):
-                result = driver.step(step)
-                told = {"step": step, "rewards": [sample.reward for sample in result.samples], "at": os.getcwd()}
-                sys.stdout.write(f"TOLD {json.dumps(told)}\n")
-            sys.stdout.write(f"TOLD {json.dumps({'unknown': unknown, 'extra': os.environ.get('EXTRA')})}\n")
-        finally:
-            shutdown()
+        for step in range(args.num_rollout):
+            result = driver.step(step)
+            told = {"step": step, "rewards": [sample.reward for sample in result.samples], "at": os.getcwd()}
+            sys.stdout.write(f"TOLD {json.dumps(told)}\n")
+        environment = {"extra": os.environ.get("EXTRA"), "job": os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR")}
+        sys.stdout.write(f"TOLD {json.dumps({'unknown': unknown, **environment})}\n")
 
 
 if __name__ == "__main__":
