@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import json
 import os
-import secrets
 import signal
 import sys
 from collections import deque
@@ -31,14 +30,12 @@ class Command:
     """A driver to start.
 
     words: the command. environment: all its variables. passed: those that its processes on a Ray cluster need, too.
-    stop: a command that ends what it started elsewhere, () if nothing.
     """
 
     words: Sequence[str]
     directory: Path
     environment: Mapping[str, str]
     passed: Mapping[str, str] = field(default_factory=dict)
-    stop: Sequence[str] = ()
 
 
 def on_ray(command: Command) -> Command:
@@ -56,20 +53,6 @@ def on_ray(command: Command) -> Command:
     return replace(command, environment={**command.environment, RAY_JOB_CONFIG: json.dumps(config)})
 
 
-def ray_job(command: Command, address: str, working_words: Sequence[str]) -> Command:
-    """The same driver as a job of a Ray cluster. working_words: its command there."""
-    name = f"slime-agl-{secrets.token_hex(6)}"
-    runtime = json.dumps({"env_vars": dict(command.passed)})
-    submit = ["ray", "job", "submit", "--address", address, "--submission-id", name, "--runtime-env-json", runtime]
-    return Command(
-        words=[*submit, "--", *working_words],
-        directory=command.directory,
-        environment=command.environment,
-        passed=command.passed,
-        stop=["ray", "job", "stop", "--address", address, name],
-    )
-
-
 async def run_driver(command: Command) -> None:
     """Run the driver to its end and pass its output on to stderr.
 
@@ -85,7 +68,7 @@ async def run_driver(command: Command) -> None:
         # It may run already.
         await asyncio.wait({starting})
         if starting.exception() is None:
-            await to_its_end(_end(starting.result(), command))
+            await to_its_end(_end(starting.result()))
         raise
     tail: deque[str] = deque(maxlen=LINES_KEPT)
     passing = asyncio.ensure_future(_passed_on(process.stdout, tail))
@@ -95,7 +78,7 @@ async def run_driver(command: Command) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(passing), 2.0)
     finally:
-        await to_its_end(_end(process, command))
+        await to_its_end(_end(process))
         passing.cancel()
     if status != 0:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
@@ -132,15 +115,8 @@ async def _passed_on(output: asyncio.StreamReader | None, tail: deque[str]) -> N
         tail.append(rest.rpartition("\r")[2].rstrip())
 
 
-async def _end(process: asyncio.subprocess.Process, command: Command) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
     """End the driver's process group and descendants: SIGTERM, then SIGKILL. No-op if all are gone."""
-    if process.returncode is None and command.stop:
-        with contextlib.suppress(OSError):
-            stopping = await asyncio.create_subprocess_exec(
-                *command.stop, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-            )
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), TERM_SECONDS)
     born = {birth(pid) for pid in descendants({birth(process.pid)})} if process.returncode is None else set()
     loop = asyncio.get_running_loop()
     for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, TERM_SECONDS)):

@@ -8,6 +8,8 @@ import importlib.metadata
 import json
 import logging
 import os
+import secrets
+import shlex
 import shutil
 import sys
 import tempfile
@@ -16,8 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from slime_agl.algorithm.driver import Command, on_ray, ray_job, run_driver
+from slime_agl.algorithm.driver import Command, on_ray, run_driver
 from slime_agl.algorithm.flags import KnownFlags, check_keys, check_names, words_of
+from slime_agl.algorithm.job import Job
 from slime_agl.algorithm.rows import TASK, Rows, write_rows
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
@@ -34,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 LOCAL = "local"
 LOCAL_DRIVER, KNOWN_FLAGS = "slime_agl.algorithm.local", "slime_agl.host.known_flags"
+JOB = "slime_agl.algorithm.job"
 DRIVERS = ("train.py", "train_async.py", LOCAL)
 INITIAL = "slime_agl-initial"
 EVAL_INTERVAL = 10
@@ -181,12 +185,22 @@ class SLIME(FastAlgorithm):
         (folder / "agl.yaml").write_text(json.dumps({"agl": section}, indent=2), encoding="utf-8")
         arguments = words_of({**flags, "custom_config_path": str(folder / "agl.yaml")}, known)
         there = [str(self._slime_dir / self._driver), *arguments]
-        command = Command(
-            words=[sys.executable, *there], directory=self._slime_dir, environment=environment, passed=passed
-        )
         if self._launch == "ray_job":
-            return ray_job(command, environment.get("RAY_ADDRESS", RAY_ADDRESS), ["python3", *there])
-        return on_ray(command)
+            # A file, since not every version of Ray quotes the words of a job for its shell.
+            script = folder / "driver.sh"
+            script.write_text(f"cd {shlex.quote(str(self._slime_dir))} && exec python3 {shlex.join(there)}\n")
+            job = Job(
+                ray=[_ray_command()],
+                address=environment.get("RAY_ADDRESS", RAY_ADDRESS),
+                name=f"slime-agl-{secrets.token_hex(6)}",
+                words=["sh", str(script)],
+                variables=passed,
+            )
+            words = [sys.executable, "-m", JOB, str(job.written(folder / "job.json"))]
+            return Command(words=words, directory=Path.cwd(), environment=environment)
+        return on_ray(
+            Command(words=[sys.executable, *there], directory=self._slime_dir, environment=environment, passed=passed)
+        )
 
     def _python_path(self, environment: Mapping[str, str]) -> str:
         """Return a path with which the driver imports what this process can: rewards and hooks are import paths."""
@@ -215,6 +229,12 @@ class SLIME(FastAlgorithm):
             return KnownFlags(found["flags"], found["whole"])
         except (ValueError, IndexError, KeyError):
             return KnownFlags()
+
+
+def _ray_command() -> str:
+    """Ray's command beside this interpreter, whose environment may not be activated, else the one on PATH."""
+    beside = Path(sys.executable).with_name("ray")
+    return str(beside) if beside.is_file() else "ray"
 
 
 # Of the local learner, beside what rollouts read.

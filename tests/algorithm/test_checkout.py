@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import slime_agl
-from slime_agl.algorithm.driver import RAY_JOB_CONFIG, Command, on_ray, ray_job
+from slime_agl.algorithm.driver import RAY_JOB_CONFIG, Command, on_ray
 from slime_agl.errors import ConfigError
 from tests.algorithm.test_fit import free_port
 
@@ -57,21 +57,6 @@ def test_a_checkout_that_is_not_there_is_named(tmp_path: Path):
 def test_settings_that_cannot_work_are_refused_at_once(more: dict, words: str):
     with pytest.raises(ConfigError, match=words):
         slime_agl.SLIME(**{"config": {}, "slime_dir": CHECKOUT, **more})
-
-
-def test_a_driver_becomes_a_job_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("EXTRA", "1")
-    plain = Command(
-        words=["python", "train.py"],
-        directory=tmp_path,
-        environment={"SAME": "here", "EXTRA": "1"},
-        passed={"EXTRA": "1"},
-    )
-    job = ray_job(plain, "http://head:8265", ["python3", "train.py", "--colocate"])
-    assert job.words[:5] == ["ray", "job", "submit", "--address", "http://head:8265"]
-    assert job.words[-4:] == ["--", "python3", "train.py", "--colocate"]
-    assert json.loads(job.words[job.words.index("--runtime-env-json") + 1]) == {"env_vars": {"EXTRA": "1"}}
-    assert job.stop[:3] == ["ray", "job", "stop"] and job.stop[-1] == job.words[job.words.index("--submission-id") + 1]
 
 
 def test_what_a_job_of_ray_passes_on_already_is_kept(tmp_path: Path):
