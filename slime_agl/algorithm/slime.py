@@ -46,7 +46,7 @@ RAY_ADDRESS = "http://127.0.0.1:8265"
 MEGATRON = Path("/root/Megatron-LM")
 # Of the driver and its processes unless set otherwise, as in slime's own scripts.
 ENVIRONMENT = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-TRACES = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+TRACES, LED = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "SLIME_AGL_LED_TRACES"
 HERE = Path(__file__).parents[2]
 
 
@@ -173,7 +173,7 @@ class SLIME(FastAlgorithm):
         environment = {**os.environ, **passed}
         passed["PYTHONPATH"] = environment["PYTHONPATH"] = self._python_path(environment)
         # The driver has no part in Agent Lightning's roles, and none in the tracing of runners.
-        for name in ("AGL_CURRENT_ROLE", TRACES):
+        for name in ("AGL_CURRENT_ROLE", TRACES, LED):
             if name not in self._env:
                 environment.pop(name, None)
         if self._driver == LOCAL:
@@ -282,12 +282,14 @@ def _lead_traces() -> None:
     """Lead the spans of runners, which are forked later, to the Trainer's store.
 
     OpenTelemetry from 1.45 on keeps the address that its exporter was made with, and Agent Lightning sets it later;
-    without this variable, rewards that an agent emits would be sent to localhost:4318.
+    without this variable, rewards that an agent emits would be sent to localhost:4318. One that was set here earlier,
+    in this process or one that started it, is set anew.
     """
-    if TRACES in os.environ or not _fixes_address():
+    led = os.environ.get(TRACES)
+    if not _fixes_address() or (led is not None and led != os.environ.get(LED)):
         return
     host, port = os.environ.get("AGL_SERVER_HOST", "localhost"), os.environ.get("AGL_SERVER_PORT", "4747")
-    os.environ[TRACES] = f"http://{host}:{port}/v1/traces"
+    os.environ[TRACES] = os.environ[LED] = f"http://{host}:{port}/v1/traces"
 
 
 def _fixes_address() -> bool:

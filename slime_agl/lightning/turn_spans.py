@@ -30,17 +30,23 @@ class TurnSpans:
         self._places: deque[int] = deque()
         self._pending: deque[Callable[[], Span]] = deque()
         self._writing = asyncio.Lock()
+        self._reserving = 0
+        self._reserved = asyncio.Event()
         self.in_flight = 0
         self.written = 0
 
     async def number(self, turns: int) -> None:
         """Reserve places. Does not raise: without them, turns take the next ones when they are written."""
         self.in_flight += 1
+        self._reserving += 1
         try:
             async with asyncio.timeout(NUMBER_SECONDS):
                 self._places.extend(await self._store.get_many_span_sequence_ids([self._name] * turns))
         except Exception as error:  # the store's client raises whatever its HTTP library raises
             logger.warning("no places for the turns of attempt %s: %s: %s", self._name[1], type(error).__name__, error)
+        finally:
+            self._reserving -= 1
+            self._reserved.set()
 
     def left(self) -> None:
         self.in_flight -= 1
@@ -53,6 +59,10 @@ class TurnSpans:
         async with self._writing:
             while self._pending:
                 span = self._pending[0]()
+                # A turn may be faster than its place, which must not be left to the next turn.
+                while not self._places and self._reserving:
+                    self._reserved.clear()
+                    await self._reserved.wait()
                 if not self._places:
                     self._places.extend(await self._store.get_many_span_sequence_ids([self._name]))
                 span.sequence_id = self._places[0]

@@ -1,4 +1,7 @@
-"""A whole `Trainer.fit` with real processes: `fit_program.py PORT FOLDER STEPS`; writes what its store holds."""
+"""A whole `Trainer.fit` with real processes: `fit_program.py PORT FOLDER`; writes what its store holds.
+
+Ends once the mean reward of five steps shows that the model has learned.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ async def held(store: agl.LightningStore) -> list[dict[str, Any]]:
     for rollout in await store.query_rollouts():
         attempts = await store.query_attempts(rollout.rollout_id)
         spans = await store.query_spans(rollout.rollout_id)
+        turns = [span for span in spans if "slime_agl.turn.index" in span.attributes]
         found.append(
             {
                 "rollout_id": rollout.rollout_id,
@@ -32,11 +36,11 @@ async def held(store: agl.LightningStore) -> list[dict[str, Any]]:
                 "input": rollout.input,
                 "attempts": [attempt.attempt_id for attempt in attempts],
                 "reward": agl.find_final_reward(list(spans)),
-                "versions": [
-                    span.attributes["slime_agl.turn.weight_versions"]
-                    for span in spans
-                    if "slime_agl.turn.index" in span.attributes
-                ],
+                "step": (rollout.metadata or {})["slime_agl.step"],
+                "resources": (rollout.metadata or {})["slime_agl.resources"],
+                "turns": [span.attributes["gen_ai.response.id"] for span in turns],
+                "versions": [span.attributes["slime_agl.turn.weight_versions"] for span in turns],
+                "span_attempts": sorted({span.attempt_id for span in spans}),
             }
         )
     return found
@@ -46,9 +50,11 @@ def main() -> None:
     folder, tracer = Path(sys.argv[2]), agl.OtelTracer()
     config = {
         "rollout_batch_size": 6,
-        "n_samples_per_prompt": 4,
-        "num_rollout": int(sys.argv[3]),
-        "eval_interval": 2,
+        "n_samples_per_prompt": 8,
+        "num_rollout": 30,
+        "target_reward": 0.5,
+        "seed": int(os.environ.get("SEED", "0")),
+        "eval_interval": 4,
         "agl": {"record_dir": str(folder / "record")},
     }
     trainer = agl.Trainer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 import slime_agl
+from slime_agl.algorithm import slime
 from slime_agl.algorithm.driver import RAY_JOB_CONFIG, Command, on_ray
 from slime_agl.errors import ConfigError
 from tests.algorithm.test_fit import free_port
@@ -66,3 +68,20 @@ def test_what_a_job_of_ray_passes_on_already_is_kept(tmp_path: Path):
     )
     told = json.loads(on_ray(plain).environment[RAY_JOB_CONFIG])
     assert told == {"runtime_env": {"env_vars": {"A": "a", "B": "new"}, "working_dir": "x"}, "metadata": {"name": "n"}}
+
+
+def test_each_trainer_of_a_process_leads_its_spans_to_its_own_store(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slime, "_fixes_address", lambda: True)
+    for name in (slime.TRACES, slime.LED):
+        monkeypatch.setenv(name, "x")  # so that it is put back
+        monkeypatch.delenv(name)
+    for port in ("4801", "4802"):
+        monkeypatch.setenv("AGL_SERVER_PORT", port)
+        slime_agl.SLIME({}, driver="local")
+        assert os.environ[slime.TRACES] == f"http://localhost:{port}/v1/traces"
+        slime.require_traces_led(f"http://localhost:{port}")
+    monkeypatch.setenv(slime.TRACES, "http://collector:4318/v1/traces")
+    slime_agl.SLIME({}, driver="local")
+    assert os.environ[slime.TRACES] == "http://collector:4318/v1/traces"
+    with pytest.raises(ConfigError, match="set AGL_SERVER_PORT=4802"):
+        slime.require_traces_led("http://localhost:4802")
