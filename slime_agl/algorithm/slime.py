@@ -11,9 +11,10 @@ import os
 import secrets
 import shlex
 import shutil
+import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -32,6 +33,7 @@ from slime_agl.lightning._agl import (
     LightningStoreClient,
     LightningStoreServer,
 )
+from slime_agl.lightning.stores import ServedStore
 
 logger = logging.getLogger(__name__)
 
@@ -113,15 +115,14 @@ class SLIME(FastAlgorithm):
         known = await self._known_flags()
         check_keys(self._config, known)
         logger.info("%d flags of slime are known, %s", len(known.flags), "all" if known.whole else "others unchecked")
-        url = _address(self.get_store())
-        require_traces_led(url)
-        with self._folder() as folder:
-            self._warn_of_tracer()
-            section = await self._section(url)
-            flags = self._flags(folder, train_dataset, val_dataset)
-            command = self._command(folder, flags, section, known)
-            logger.info("starting slime's driver: %s", " ".join(command.words))
-            await run_driver(command)
+        async with _served(self.get_store(), self.get_trainer().strategy) as address:
+            with self._folder() as folder:
+                self._warn_of_tracer()
+                section = await self._section(address)
+                flags = self._flags(folder, train_dataset, val_dataset)
+                command = self._command(folder, flags, section, known)
+                logger.info("starting slime's driver: %s", " ".join(command.words))
+                await run_driver(command)
 
     def _warn_of_tracer(self) -> None:
         if _fixes_address() and isinstance(self.get_trainer().tracer, AgentOpsTracer):
@@ -143,10 +144,10 @@ class SLIME(FastAlgorithm):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def _section(self, url: str) -> dict[str, Any]:
+    async def _section(self, address: Mapping[str, str]) -> dict[str, Any]:
         """The `agl:` mapping of this run."""
         given = dict(self._config.get("agl") or {})
-        store = {"url": url, **(given.get("store") or {})}
+        store = {**address, **(given.get("store") or {})}
         resources = self.get_initial_resources()
         if resources:
             await self.get_store().update_resources(INITIAL, resources)
@@ -262,20 +263,45 @@ def _importable() -> list[Path]:
     return [Path(entry or ".") for entry in sys.path if (Path(entry or ".") / "slime" / "utils" / "types.py").is_file()]
 
 
-def _address(store: LightningStore) -> str:
-    """The URL of the Trainer's store.
+@contextlib.asynccontextmanager
+async def _served(store: LightningStore, strategy: object) -> AsyncIterator[dict[str, str]]:
+    """The settings `agl.store` by which the driver, another process, reaches the Trainer's store.
+
+    One without a URL, as under the shared-memory strategy, is served on this machine until the end.
 
     Raises:
-        ConfigError: it has none, as under the shared-memory strategy: the driver is another process.
+        ConfigError: the strategy would not end with the training, or runs several agents on one tracer; spans of
+            runners would be sent elsewhere than to the store.
     """
-    if isinstance(store, LightningStoreServer):
-        return store.endpoint
-    if isinstance(store, LightningStoreClient):
-        return store.server_address_root
-    raise ConfigError(
-        f"the Trainer's store is a {type(store).__name__} without a URL, as under the strategy `shm`, and slime's "
-        "driver is another process; use the default strategy `cs`"
-    )
+    if isinstance(store, LightningStoreServer | LightningStoreClient):
+        url = store.endpoint if isinstance(store, LightningStoreServer) else store.server_address_root
+        require_traces_led(url)
+        yield {"url": url}
+        return
+    if getattr(strategy, "main_thread", "algorithm") == "runner":
+        raise ConfigError(
+            "the Trainer's strategy `shm` runs the agent on the main thread by default, where its runner goes on when "
+            'the training has ended; pass strategy={"type": "shm", "main_thread": "algorithm"}, or leave strategy out'
+        )
+    runners = getattr(strategy, "n_runners", 1)
+    if runners != 1:
+        raise ConfigError(
+            f"n_runners is {runners} under the strategy `shm`, whose threads share one runner "
+            "and tracer, which run one agent at a time; set n_runners=1, or leave strategy out"
+        )
+    key = secrets.token_urlsafe(32)
+    served = ServedStore("127.0.0.1", _free_port(), key, store)
+    await served.open()
+    try:
+        yield {"url": served.where, "key": key}
+    finally:
+        await served.close()
+
+
+def _free_port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _lead_traces() -> None:

@@ -101,13 +101,12 @@ class _KeyedClient(LightningStoreClient):
 
 
 class ServedStore:
-    """A store of this process, served on the event loop that opens it."""
+    """A store of this process, served on the event loop that opens it. store: by default one that can forget."""
 
-    def __init__(self, host: str, port: int, key: str | None) -> None:
+    def __init__(self, host: str, port: int, key: str | None, store: LightningStore | None = None) -> None:
         self.where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self._host, self._port, self._key = host, port, key
-        self._store = _ScanningStore()
-        self.store: LightningStore = self._store
+        self.store: LightningStore = _ScanningStore() if store is None else store
         self._server: LightningStoreServer | None = None
 
     async def open(self) -> None:
@@ -122,7 +121,7 @@ class ServedStore:
                     "of an address of this machine"
                 ) from error
         server = LightningStoreServer(
-            self._store,
+            self.store,
             launcher_args=PythonServerLauncherArgs(
                 host=self._host,
                 access_host="127.0.0.1" if self._host == "0.0.0.0" else self._host,
@@ -136,6 +135,8 @@ class ServedStore:
         server.app.add_middleware(StoreGuard, key=self._key, host=self._host, port=self._port)
         await server.start()
         self._server = server
+        if not isinstance(self.store, _ScanningStore):
+            return
         logger.info(
             "Agent Lightning's store is served at %s; start runners with AGL_CURRENT_ROLE=runner "
             "AGL_SERVER_HOST=%sHOST AGL_SERVER_PORT=%d",
@@ -145,9 +146,9 @@ class ServedStore:
         )
 
     async def forget(self, rollout_ids: Iterable[str]) -> None:
-        for rollout_id in rollout_ids:
+        for rollout_id in rollout_ids if isinstance(self.store, ReleasingStore) else ():
             with contextlib.suppress(SlimeAglError):  # a runner that came back late holds it
-                await self._store.forget([rollout_id])
+                await self.store.forget([rollout_id])
 
     async def close(self) -> None:
         if self._server is not None:

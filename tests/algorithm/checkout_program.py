@@ -1,4 +1,4 @@
-"""`Trainer.fit` with the stand-in's checkout: `checkout_program.py PORT CHECKPOINT WORK_DIR`."""
+"""`Trainer.fit` with the stand-in's checkout: `checkout_program.py PORT CHECKPOINT WORK_DIR [shm]`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def agent(task: dict[str, Any], llm: agl.LLM, prompt_template: agl.PromptT
 
 
 def main() -> None:
-    tracer = agl.OtelTracer()
+    tracer, shared = agl.OtelTracer(), sys.argv[4:] == ["shm"]
     config = {
         "hf_checkpoint": sys.argv[2],
         "num_rollout": 2,
@@ -36,7 +36,8 @@ def main() -> None:
     folder = Path(__file__).with_name("checkout")
     trainer = agl.Trainer(
         algorithm=slime_agl.SLIME(config, slime_dir=folder, env={"EXTRA": "passed"}, work_dir=sys.argv[3]),
-        n_runners=2,
+        n_runners=1 if shared else 2,
+        strategy={"type": "shm", "main_thread": "algorithm"} if shared else None,
         tracer=tracer,
         runner=agl.LitAgentRunner(tracer, poll_interval=0.05, interval_jitter=0.01),
         initial_resources={"prompt": agl.PromptTemplate(template="Say: {question}", engine="f-string")},

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,15 +15,21 @@ import yaml
 import slime_agl
 from slime_agl.algorithm import slime
 from slime_agl.algorithm.driver import RAY_JOB_CONFIG, Command, on_ray
+from slime_agl.config.store import StoreConfig
 from slime_agl.errors import ConfigError
+from slime_agl.lightning._agl import InMemoryLightningStore
+from slime_agl.lightning.stores import make_store
 from tests.algorithm.test_fit import free_port
 
 PROGRAM = Path(__file__).with_name("checkout_program.py")
 CHECKOUT = PROGRAM.with_name("checkout")
 
 
-def test_the_driver_gets_flags_settings_and_rows_and_the_agent_its_task(tmp_path: Path, tiny_checkpoint: Path):
-    words = [str(free_port()), str(tiny_checkpoint), str(tmp_path)]
+@pytest.mark.parametrize("strategy", ["cs", "shm"])
+def test_the_driver_gets_flags_settings_and_rows_and_the_agent_its_task(
+    tmp_path: Path, tiny_checkpoint: Path, strategy: str
+):
+    words = [str(free_port()), str(tiny_checkpoint), str(tmp_path), *([strategy] if strategy == "shm" else [])]
     done = subprocess.run(
         [sys.executable, str(PROGRAM), *words], capture_output=True, text=True, timeout=300, cwd=tmp_path
     )
@@ -85,3 +92,29 @@ def test_each_trainer_of_a_process_leads_its_spans_to_its_own_store(monkeypatch:
     assert os.environ[slime.TRACES] == "http://collector:4318/v1/traces"
     with pytest.raises(ConfigError, match="set AGL_SERVER_PORT=4802"):
         slime.require_traces_led("http://localhost:4802")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ({"main_thread": "runner", "n_runners": 1}, '"main_thread": "algorithm"'),
+        ({"main_thread": "algorithm", "n_runners": 2}, "set n_runners=1"),
+    ],
+)
+async def test_a_strategy_of_shared_memory_that_cannot_work_is_refused(strategy: dict, words: str):
+    with pytest.raises(ConfigError, match=words):
+        async with slime._served(InMemoryLightningStore(), SimpleNamespace(**strategy)):
+            pass
+
+
+async def test_a_store_of_shared_memory_is_served_to_the_driver_alone():
+    store = InMemoryLightningStore(thread_safe=True)
+    strategy = SimpleNamespace(main_thread="algorithm", n_runners=1)
+    async with slime._served(store, strategy) as address:
+        ours, other = make_store(StoreConfig(**address)), make_store(StoreConfig(url=address["url"], key="guess"))
+        await ours.open()
+        with pytest.raises(ConfigError, match="no Agent Lightning store answers"):
+            await other.open()
+        queued = await ours.store.enqueue_rollout("task", mode="train")
+        await ours.close()
+    assert [rollout.rollout_id for rollout in await store.query_rollouts()] == [queued.rollout_id]
