@@ -6,7 +6,6 @@ import os
 import sys
 from typing import Any
 
-os.environ["AGL_CURRENT_ROLE"] = "runner"
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import agentlightning as agl
@@ -110,8 +109,22 @@ class WithTemplate(agl.LitAgent[dict[str, Any]]):
         return 1.0
 
 
+AGENTS: dict[str, Any] = {
+    "one_turn": one_turn,
+    "emits": emits,
+    "fails": fails,
+    "calls_nothing": calls_nothing,
+    "autogen": autogen,
+    "langgraph": langgraph,
+    "plain_async": plain_async,
+    "templated": templated,
+    "with_template": WithTemplate(),
+}
+
+
 def main() -> None:
-    agent: Any = {"with_template": WithTemplate()}.get(sys.argv[1]) or globals()[sys.argv[1]]
+    os.environ["AGL_CURRENT_ROLE"] = "runner"
+    agent = AGENTS[sys.argv[1]]
     tracer = agl.OtelTracer()
     trainer = agl.Trainer(
         n_runners=int(sys.argv[2]),

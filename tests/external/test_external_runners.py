@@ -93,6 +93,8 @@ def test_agents_of_other_frameworks_run_unchanged(fake_sglang, step, runners, to
         ({"store": {"url": "http://h:1", "serve": "h:1"}}, "not both"),
         ({"store": {"url": "http://h:1"}, "runners": {"mode": "thread"}}, "drop one"),
         ({"store": {"url": "http://h:1"}, "workers": {"count": 2}}, "agl.workers.count"),
+        ({"store": {"url": "http://h:1"}, "runners": {"max_concurrency": 8}}, "max_concurrency.*agl.store has runners"),
+        ({"store": {"url": "http://h:1"}, "runners": {"max_concurrency": "auto"}}, "agl.runners.max_concurrency"),
         ({"store": {"url": "http://h:1"}, "dashboard_port": 4748}, "agl.dashboard_port"),
     ],
 )

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import sys
+from typing import Any
 
 import yaml
 from slime.utils.arguments import add_arguments
@@ -17,6 +18,15 @@ from slime_agl.host import load_object
 from slime_agl.local.train.driver import LocalDriver
 from slime_agl.testing.host import make_args
 from slime_agl.testing.sglang import FakeSGLang
+from slime_agl.testing.tokenizer import tool_call_text
+
+
+def answer(request: Any) -> str:
+    """Call the tool `add` where an agent has it, then answer."""
+    said = request.text
+    if '"add"' in said and "<tool_response>" not in said and "<|im_start|>tool" not in said:
+        return tool_call_text("add", {"a": 3, "b": 7})
+    return f"so it is {10 if 'add' in said else len(request.input_ids)}"
 
 
 def main() -> None:
@@ -26,7 +36,7 @@ def main() -> None:
     with open(args.custom_config_path, encoding="utf-8") as file:
         settings = yaml.safe_load(file)
     with FakeSGLang() as fake:
-        fake.answer_with(lambda request: f"so it is {len(request.input_ids)}")
+        fake.answer_with(answer)
         given = {name: value for name, value in vars(args).items() if value is not None and name != "hf_checkpoint"}
         full = make_args(fake, args.hf_checkpoint, **given, **settings)
         assert load_object(full.rollout_function_path)
