@@ -40,7 +40,9 @@ def check_names(config: Mapping[str, Any]) -> None:
     """Raise ConfigError for a key that cannot be a flag, or that the Trainer decides."""
     for name in config:
         if not isinstance(name, str) or not name.isidentifier():
-            raise ConfigError(f"the key {name!r} is no flag of slime in snake case, such as n_samples_per_prompt")
+            plain = str(name).lstrip("-").replace("-", "_")
+            meant = f"write it {plain}" if plain.isidentifier() else "as in n_samples_per_prompt"
+            raise ConfigError(f"the key {name!r} is no flag of slime in snake case; {meant}")
         if name in OURS:
             raise ConfigError(f"{name} is set by slime_agl.SLIME, from the Trainer's datasets and agent; leave it out")
 

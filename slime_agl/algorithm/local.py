@@ -17,7 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from slime_agl.errors import SlimeAglError
+from slime_agl.errors import ConfigError, SlimeAglError
+from slime_agl.host.defaults import default_args
 from slime_agl.local.demo.stack import LocalStack
 from slime_agl.local.engine.model import load_model, use_threads
 from slime_agl.local.train.boxes import aimless
@@ -55,6 +56,7 @@ def _train(given: Settings, folder: Path) -> None:
     use_threads(None)
     seed, model = int(given.get("seed", 0)), str(given.pop("hf_checkpoint", TINY))
     given = {**FOR_ALL, **(FOR_TINY if model == TINY else {}), **given}
+    _require_numbers(given)
     if model == TINY:
         _say("creating a tiny model, which knows the words of the box task only")
         model = str(make_tiny_checkpoint(folder / "tiny", seed, talks=aimless))
@@ -64,10 +66,12 @@ def _train(given: Settings, folder: Path) -> None:
         stack.callback(shutdown)
         driver = LocalDriver(local.args(**given))
         learner = Learner(load_model(local.checkpoint), _learner(driver.args))
-        steps = int(given.get("num_rollout") or STEPS)
+        steps = int(STEPS if given.get("num_rollout") is None else given["num_rollout"])
+        if steps == 0 and given.get("eval_prompt_data"):
+            _evaluate(driver, 0, local)
         _say(f"training {Path(model).name} for at most {steps} steps, engine on CPU behind the router at {local.url}")
         rewards: list[float] = []
-        for step in train(driver, learner, local.publish):
+        for step in train(driver, learner, local.publish) if steps else ():
             rewards.append(step.reward)
             _say(_told(step, local.check(step.rollout.samples)))
             done = len(rewards)
@@ -75,6 +79,14 @@ def _train(given: Settings, folder: Path) -> None:
                 _evaluate(driver, done, local)
             if done >= steps or _reached(given.get("target_reward"), rewards):
                 break
+
+
+def _require_numbers(given: Settings) -> None:
+    """Raise ConfigError for text in the place of a number, as slime's parser does."""
+    for name, usual in {**vars(default_args()), **FOR_ALL, "num_rollout": STEPS, "eval_interval": STEPS}.items():
+        value = given.get(name)
+        if isinstance(usual, int | float) and not isinstance(usual, bool) and not isinstance(value, int | float | None):
+            raise ConfigError(f"{name} is {value!r}, it must be a number")
 
 
 def _reached(target: float | None, rewards: list[float]) -> bool:

@@ -27,8 +27,10 @@ def write_rows(path: Path, rows: Rows, name: str) -> int:
     prompt or question, if it has one.
 
     Raises:
-        ConfigError: the dataset is empty, or a row has what JSON does not hold; names the row and the place in it.
+        ConfigError: it is no dataset, it is empty, or a row has what JSON does not hold; names the place.
     """
+    if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        raise ConfigError(f"{name} is a {type(rows).__name__}; a dataset has a length and rows by number, as a list")
     count = len(rows)
     if count == 0:
         raise ConfigError(f"{name} has no rows")

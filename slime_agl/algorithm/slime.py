@@ -25,7 +25,7 @@ from slime_agl.algorithm.job import Job
 from slime_agl.algorithm.rows import TASK, Rows, write_rows
 from slime_agl.config import Config
 from slime_agl.errors import ConfigError
-from slime_agl.host.defaults import CUSTOM_RM, REWARD_POST_PROCESS, ROLLOUT_FUNCTION
+from slime_agl.host.defaults import CUSTOM_RM, REWARD_POST_PROCESS, ROLLOUT_FUNCTION, default_args
 from slime_agl.lightning._agl import (
     AgentOpsTracer,
     FastAlgorithm,
@@ -96,11 +96,10 @@ class SLIME(FastAlgorithm):
         self._env = dict(env or {})
         self._slime_dir = None if driver == LOCAL else _slime_dir(slime_dir)
         self._work_dir = None if work_dir is None else Path(work_dir)
-        section = self._config.get("agl") or {}
-        if not isinstance(section, Mapping):
-            raise ConfigError(f"agl is {section!r}, it must be a mapping of keys to values")
-        Config.read({**section, "store": {"url": "http://checked.now", **(section.get("store") or {})}})
+        _check_section(self._config.get("agl"))
         check_names(self._config)
+        if driver == LOCAL:
+            check_keys(self._config, _local_flags())
         _lead_traces()
 
     async def run(self, train_dataset: Rows | None = None, val_dataset: Rows | None = None) -> None:
@@ -213,9 +212,7 @@ class SLIME(FastAlgorithm):
     async def _known_flags(self) -> KnownFlags:
         """The flags of slime's driver, asked where slime and what it needs can be imported."""
         if self._driver == LOCAL:
-            from slime_agl.host.defaults import default_args
-
-            return KnownFlags(dict.fromkeys([*vars(default_args()), *LOCAL_KEYS], ""))
+            return _local_flags()
         environment = {**os.environ, **self._env}
         environment["PYTHONPATH"] = self._python_path(environment)
         asking = await asyncio.create_subprocess_exec(
@@ -240,6 +237,26 @@ def _ray_command() -> str:
 
 # Of the local learner, beside what rollouts read.
 LOCAL_KEYS = ("lr", "entropy_coef", "eps_clip", "eps_clip_high", "clip_grad", "seed", "target_reward", "updates")
+
+
+def _local_flags() -> KnownFlags:
+    return KnownFlags(dict.fromkeys([*vars(default_args()), *LOCAL_KEYS], ""), whole=True)
+
+
+def _check_section(given: Any) -> None:
+    """Raise ConfigError if the settings under `agl` do not fit together, or leave nothing to the Trainer's runners."""
+    section = {} if given is None else given
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"agl is {section!r}, it must be a mapping of keys to values")
+    store = section.get("store") or {}
+    if isinstance(store, Mapping):
+        if store.get("serve"):
+            raise ConfigError(
+                f"agl.store.serve is {store['serve']}, which is for runners without a Trainer; leave it out: "
+                "slime_agl.SLIME uses the Trainer's store"
+            )
+        section = {**section, "store": {"url": "http://trainer", **store}}
+    Config.read(section)
 
 
 def _slime_dir(given: str | Path | None) -> Path:

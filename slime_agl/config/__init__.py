@@ -305,6 +305,7 @@ class Config:
         if self.store.serve is not None and mode != "external":
             raise ConfigError(f"agl.store.serve is {self.store.serve}; set agl.runners.mode: external with it")
         for name, value, why in (
+            ("agent", self.agent, "the runners of agl.store bring the agent"),
             ("runners.max_concurrency", self.runners.max_concurrency, "as many run at a time as agl.store has runners"),
             ("workers.count", self.workers.count, "the runners of agl.store are processes already"),
             ("dashboard_port", self.dashboard_port, "the store of agl.store has a dashboard of its own"),

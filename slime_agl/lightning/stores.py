@@ -74,6 +74,11 @@ class ElsewhereStore:
             await self._client.statistics()
         except Exception as error:  # the client raises whatever its HTTP library raises
             await self._client.close()
+            if getattr(error, "status", None) in (401, 403):
+                raise ConfigError(
+                    f"the store at {self.where} does not take this key ({type(error).__name__}: {error}); set "
+                    "agl.store.key to the one that it was served with"
+                ) from error
             raise ConfigError(
                 f"agl.store.url is {self.where}, where no Agent Lightning store answers "
                 f"({type(error).__name__}: {error}); start it first, or correct the address"

@@ -61,6 +61,14 @@ def test_a_checkout_that_is_not_there_is_named(tmp_path: Path):
         ({"driver": "local", "launch": "ray_job"}, "this machine"),
         ({"config": {"agl": {"runers": {}}}}, "Did you mean 'runners'"),
         ({"config": {"prompt_data": "x"}}, "prompt_data is set by"),
+        ({"config": {"n-samples-per-prompt": 8}}, "write it n_samples_per_prompt"),
+        ({"config": {"--colocate": True}}, "write it colocate"),
+        ({"config": {"n_sample_per_prompt": 8}, "driver": "local"}, "Did you mean 'n_samples_per_prompt'"),
+        ({"config": {"agl": {"store": {"serve": "127.0.0.1:5000"}}}}, "is for runners without a Trainer"),
+        ({"config": {"agl": {"agent": "my.agent"}}}, "agl.agent is my.agent, but the runners"),
+        ({"config": {"agl": {"runners": {"max_concurrency": 8}}}}, "agl.runners.max_concurrency is 8"),
+        ({"config": {"agl": {"workers": {"count": 2}}}}, "agl.workers.count is 2"),
+        ({"config": {"agl": "x"}}, "must be a mapping"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_at_once(more: dict, words: str):
@@ -113,7 +121,7 @@ async def test_a_store_of_shared_memory_is_served_to_the_driver_alone():
     async with slime._served(store, strategy) as address:
         ours, other = make_store(StoreConfig(**address)), make_store(StoreConfig(url=address["url"], key="guess"))
         await ours.open()
-        with pytest.raises(ConfigError, match="no Agent Lightning store answers"):
+        with pytest.raises(ConfigError, match="does not take this key"):
             await other.open()
         queued = await ours.store.enqueue_rollout("task", mode="train")
         await ours.close()

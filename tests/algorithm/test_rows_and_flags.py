@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from slime_agl.algorithm.flags import KnownFlags, check_keys, check_names, words_of
+from slime_agl.algorithm.local import _require_numbers
 from slime_agl.algorithm.rows import task, write_rows
 from slime_agl.errors import ConfigError
 from slime_agl.host.known_flags import from_source
@@ -45,6 +46,17 @@ def test_what_json_does_not_hold_is_named_with_its_place(tmp_path: Path, row: ob
 def test_an_empty_dataset_is_named(tmp_path: Path):
     with pytest.raises(ConfigError, match="val_dataset has no rows"):
         write_rows(tmp_path / "rows.jsonl", [], "val_dataset")
+
+
+def test_what_is_no_dataset_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match="train_dataset is a generator; a dataset has a length"):
+        write_rows(tmp_path / "rows.jsonl", (row for row in "ab"), "train_dataset")  # type: ignore[arg-type]
+
+
+def test_text_in_the_place_of_a_number_is_named():
+    with pytest.raises(ConfigError, match="n_samples_per_prompt is 'many', it must be a number"):
+        _require_numbers({"n_samples_per_prompt": "many"})
+    _require_numbers({"n_samples_per_prompt": 8, "rollout_batch_size": None, "hf_checkpoint": "x"})
 
 
 def test_settings_become_words():
