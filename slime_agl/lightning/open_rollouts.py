@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from slime_agl.errors import RunnerError
-from slime_agl.lightning._agl import Attempt, LightningStore, Span
+from slime_agl.lightning._agl import Attempt, AttemptedRollout, LightningStore, Rollout, Span
 from slime_agl.lightning.outcome import (
     CANCELLED,
     FAILED,
@@ -93,16 +93,17 @@ class OpenRollout:
         async with self._lock:
             await self._seal_all()
 
-    async def finish(self) -> bool:
+    async def finish(self, found: Rollout) -> bool:
         """Complete `done` if the rollout has ended; False if the store or the failure policy runs it again.
+
+        found: as the store has just told it.
 
         Raises: whatever the store or the port raises.
         """
         async with self._lock:
             if self.done.done():
                 return True
-            rollout = await self._store.get_rollout_by_id(self.rollout_id)
-            attempts = list(await self._store.query_attempts(self.rollout_id))
+            rollout, attempts = await self._told(found)
             if rollout is None or rollout.status not in ("succeeded", "failed", "cancelled"):
                 return False
             await self._seal_all()
@@ -121,6 +122,14 @@ class OpenRollout:
             self.ending = True
             self.done.set_result(RolloutOutcome(self.rollout_id, tuple(ends)))
             return True
+
+    async def _told(self, found: Rollout) -> tuple[Rollout | None, list[Attempt]]:
+        """The rollout and its attempts; asks the store unless what it has told shows the only one."""
+        if isinstance(found, AttemptedRollout) and found.attempt.sequence_id == 1:
+            if self._attempts.keys() <= {found.attempt.attempt_id}:
+                return found, [found.attempt]
+        rollout = await self._store.get_rollout_by_id(self.rollout_id)
+        return rollout, list(await self._store.query_attempts(self.rollout_id))
 
     def forget(self) -> None:
         """Take no more turns."""

@@ -151,9 +151,12 @@ class ServedStore:
         )
 
     async def forget(self, rollout_ids: Iterable[str]) -> None:
-        for rollout_id in rollout_ids if isinstance(self.store, ReleasingStore) else ():
+        store = self.store
+        if not isinstance(store, ReleasingStore):
+            return
+        for rollout_id in rollout_ids:
             with contextlib.suppress(SlimeAglError):  # a runner that came back late holds it
-                await self.store.forget([rollout_id])
+                await store.forget([rollout_id])
 
     async def close(self) -> None:
         if self._server is not None:

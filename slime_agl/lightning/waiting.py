@@ -132,17 +132,17 @@ class Watch:
         for rollout in ended:
             opened = self._open.get(rollout.rollout_id)
             if opened is not None:
-                self._finish(opened)
+                self._finish(opened, rollout)
         return bool(ended)
 
-    def _finish(self, rollout: OpenRollout) -> None:
-        task = asyncio.create_task(self._finished(rollout), name=f"finish-{rollout.rollout_id}")
+    def _finish(self, rollout: OpenRollout, found: Rollout) -> None:
+        task = asyncio.create_task(self._finished(rollout, found), name=f"finish-{rollout.rollout_id}")
         self._finishing[rollout.rollout_id] = task
         task.add_done_callback(lambda _: self._finishing.pop(rollout.rollout_id, None))
 
-    async def _finished(self, rollout: OpenRollout) -> None:
+    async def _finished(self, rollout: OpenRollout, found: Rollout) -> None:
         try:
-            await rollout.finish()
+            await rollout.finish(found)
         except SlimeAglError as error:
             if not rollout.done.done():
                 rollout.done.set_exception(error)
