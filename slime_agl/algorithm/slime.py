@@ -64,7 +64,7 @@ class SLIME(FastAlgorithm):
     driver: slime's script, or `local`: no slime and no GPU, but a small model on this machine's CPU, a learner of its
         own and the same rollout, for a first try. `hf_checkpoint` is then `tiny` by default.
     launch: start the driver here, or submit it to Ray's job server ($RAY_ADDRESS, http://127.0.0.1:8265).
-    env: further environment variables of the driver.
+    env: further environment variables of the driver and of its processes, also on a Ray cluster.
     work_dir: folder for the datasets and settings that the driver reads, shared with its machine; kept. By default a
         temporary one.
 
