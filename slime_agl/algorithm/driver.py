@@ -9,8 +9,9 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,6 +52,37 @@ def on_ray(command: Command) -> Command:
     except (ValueError, AttributeError, TypeError):  # none of ours
         return command
     return replace(command, environment={**command.environment, RAY_JOB_CONFIG: json.dumps(config)})
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM cancels the block, whose cleanup then runs, and ends the process. For the main thread; else no-op.
+
+    By default it would end this process at once, and with it nothing that it started. A handler of its own is kept.
+
+    Raises:
+        SystemExit: SIGTERM arrived.
+    """
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    loop, task, arrived = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+    assert task is not None
+
+    def end() -> None:
+        arrived.set()
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if arrived.is_set():
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def run_driver(command: Command) -> None:

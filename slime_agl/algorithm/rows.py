@@ -71,5 +71,13 @@ def _require_json(value: Any, where: str) -> None:
         kind = type(value).__name__
         mend = "make it a list" if isinstance(value, tuple) else "put text, numbers, lists or mappings there"
         raise ConfigError(f"{where} is a {kind}, which JSON does not hold; {mend}, and let the agent load the rest")
+    elif isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{where} has half a surrogate pair, {value[error.start]!r}, at character {error.start}, which UTF-8 "
+                "does not hold; replace it"
+            ) from error
     elif isinstance(value, float) and not abs(value) < float("inf"):
         raise ConfigError(f"{where} is {value}, which JSON does not hold")

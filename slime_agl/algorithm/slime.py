@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from slime_agl.algorithm.driver import Command, on_ray, run_driver
+from slime_agl.algorithm.driver import Command, ended_by_sigterm, on_ray, run_driver
 from slime_agl.algorithm.flags import KnownFlags, check_keys, check_names, words_of
 from slime_agl.algorithm.job import Job
 from slime_agl.algorithm.rows import TASK, Rows, write_rows
@@ -121,7 +121,8 @@ class SLIME(FastAlgorithm):
                 flags = self._flags(folder, train_dataset, val_dataset)
                 command = self._command(folder, flags, section, known)
                 logger.info("starting slime's driver: %s", " ".join(command.words))
-                await run_driver(command)
+                with ended_by_sigterm():
+                    await run_driver(command)
 
     def _warn_of_tracer(self) -> None:
         if _fixes_address() and isinstance(self.get_trainer().tracer, AgentOpsTracer):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from slime_agl.algorithm.driver import Command, run_driver
 from slime_agl.errors import HostError
+
+ROOT = Path(__file__).parents[2]
 
 
 def command(folder: Path, program: str) -> Command:
@@ -56,6 +60,33 @@ async def test_cancelling_ends_it_with_all_that_it_started(tmp_path: Path):
     with pytest.raises(asyncio.CancelledError):
         await running
     assert [pid for pid in pids if alive(pid)] == []
+
+
+TERMINATED = """
+import asyncio, os, sys
+from pathlib import Path
+from slime_agl.algorithm.driver import Command, ended_by_sigterm, run_driver
+
+async def main():
+    try:
+        with ended_by_sigterm():
+            words = [sys.executable, "-c", sys.argv[1]]
+            await run_driver(Command(words=words, directory=Path.cwd(), environment=dict(os.environ)))
+    finally:
+        open("cleaned", "w").close()
+
+asyncio.run(main())
+"""
+
+
+def test_sigterm_ends_it_with_all_that_it_started_and_then_its_caller(tmp_path: Path):
+    words = [sys.executable, "-c", TERMINATED, FAMILY]
+    caller = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    while not (tmp_path / "born").exists() and caller.poll() is None:
+        time.sleep(0.01)
+    caller.terminate()
+    assert caller.wait() == 143 and (tmp_path / "cleaned").exists()
+    assert [pid for pid in (tmp_path / "born").read_text().split() if alive(int(pid))] == []
 
 
 def alive(pid: int) -> bool:

@@ -35,6 +35,7 @@ def test_a_row_comes_back_as_the_agents_task(tmp_path: Path, row: object):
         ({"pair": (1, 2)}, "is a tuple.*make it a list"),
         ({"n": float("nan")}, "is nan"),
         ({1: "x"}, "keys in JSON are text"),
+        ({"text": "ab\ud83d"}, r"\['text'\] has half a surrogate pair, .* at character 2"),
         ([b"x"], r"train_dataset\[1\]\[0\] is a bytes"),
     ],
 )
