@@ -38,6 +38,7 @@ class Job:
     variables: Mapping[str, str]
 
     def written(self, path: Path) -> Path:
+        path.touch(mode=0o600)  # variables may be credentials
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")
         return path
 
