@@ -11,7 +11,7 @@ from slime_agl.cli.visible import json_line
 from slime_agl.cli.waiting import waiting
 
 
-@click.command()
+@click.command(short_help="Check versions, slime, configuration and ports.")
 @click.option("--slime", type=click.Path(exists=True, file_okay=False, path_type=Path), help="slime checkout to check.")
 @click.option(
     "--config",

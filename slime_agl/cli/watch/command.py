@@ -11,7 +11,7 @@ import click
 from slime_agl.cli.visible import echo, json_line
 
 
-@click.command()
+@click.command(short_help="Watch a run in progress, step by step.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--every", metavar="SECONDS", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Refresh.")
 @click.option("--steps", metavar="N", type=click.IntRange(1), default=20, show_default=True, help="Newest steps shown.")
