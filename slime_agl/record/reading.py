@@ -52,7 +52,7 @@ MOST_WORKERS = 1_000_000
 
 
 def read_run(path: Path) -> list[Record]:
-    """Read a file, or all files of a directory in order of their names, those of one step as one record.
+    """Read a file, or all files of a directory by step, those of one step as one record.
 
     Raises:
         RecordError: there is nothing to read, a file is not a record of a supported version, or files of one step are
