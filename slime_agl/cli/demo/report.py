@@ -33,7 +33,7 @@ COLUMNS = {
 }
 LEGEND = (
     "execs = executions; turns and segs are per execution; trained and masked are response tokens; "
-    "gw ms = time per turn in the gateway; Δlogp = max |rollout - teacher forced|"
+    "gw ms = gateway time per turn; Δlogp = max |rollout - teacher forced|"
 )
 # Fields of a Sample that samples.jsonl keeps.
 FIELDS = (
