@@ -62,7 +62,7 @@ setup(
             "hypothesis",
             "matplotlib",  # train-demo draws a picture where it is installed
             "pillow",
-            "pyright",
+            "pyright[nodejs]",  # with Node.js, which bare containers lack
             "pytest>=8.2",
             "pytest-asyncio>=0.26",
             "pytest-xdist>=3.6",

@@ -141,11 +141,11 @@ def sampled(model: str, given: dict[str, Any]) -> Iterator[Rig]:
         yield Rig(f"{local.checkpoint.name} on the CPU", local.url, args, check)
 
 
-def run(folder: Path, steps: int, *, model: str = "", harness: str = "") -> None:
+def run(folder: Path, steps: int, *, model: str = "", harness: str = "", record: str = "") -> None:
     """Run `steps` training steps and an evaluation, printing a line for each. Progress goes to stderr.
 
     model: 'smollm2' or a Hugging Face directory, '' for what the example says. harness: the program that is the agent,
-    '' for the example's own.
+    '' for the example's own. record: where the run is recorded, '' for where agl.yaml says.
 
     Raises:
         InvariantError: a token that would train is not the engine's own.
@@ -160,6 +160,8 @@ def run(folder: Path, steps: int, *, model: str = "", harness: str = "") -> None
     given.setdefault("rollout_temperature", 1.0)
     if harness:
         given = with_program(given, harness, folder)
+    if record:
+        given["agl"]["record_dir"] = record
     with ExitStack() as stack:
         rig = stack.enter_context(
             scripted(folder) if is_scripted(folder) and not model else sampled(model or "smollm2", given)
@@ -206,6 +208,7 @@ def main() -> None:
         "--model", default="", help="'smollm2' or a Hugging Face directory, in place of scripted answers"
     )
     parser.add_argument("--steps", type=int, default=2, help="training steps (default 2)")
+    parser.add_argument("--record", default="", metavar="DIRECTORY", help="keep the record here, for slime-agl inspect")
     arguments = parser.parse_args()
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -215,7 +218,7 @@ def main() -> None:
         parser.error(f"{folder} has no agl.yaml")
     if arguments.harness and isinstance(settings(folder)["agl"]["agent"], str):
         parser.error(f"--harness is for an example whose agent is a program, and {folder.name}'s is a function")
-    run(folder, arguments.steps, model=arguments.model, harness=arguments.harness)
+    run(folder, arguments.steps, model=arguments.model, harness=arguments.harness, record=arguments.record)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ sandbox     where a harness runs
 """
 
 __version__ = "0.1.0"
-__all__ = ["SLIME"]
+__all__ = ["SLIME"]  # pyright: ignore[reportUnsupportedDunderAll]: loaded on first use
 
 
 def __getattr__(name: str) -> object:

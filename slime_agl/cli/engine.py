@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slime_agl.local.engine.server import EngineServer
 
 
-@click.command()
+@click.command(short_help="Serve a model on the CPU as an SGLang server does.")
 @click.option("--model", default="smollm2", show_default=True, help="'smollm2' or a Hugging Face directory.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
 @click.option(

@@ -11,7 +11,7 @@ from slime_agl.cli.visible import echo, print_skipped
 from slime_agl.errors import RecordError
 
 
-@click.command()
+@click.command(short_help="Export executions as data for supervised fine-tuning.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="A .jsonl or .parquet file."

@@ -14,7 +14,7 @@ def _topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return [CompletionItem(name) for name in pages.names() if name.startswith(incomplete)]
 
 
-@click.command()
+@click.command(short_help="Read the guide: agents, rewards, metrics, troubleshooting.")
 @click.argument("topic", required=False, shell_complete=_topics)
 @click.option("--search", metavar="WORDS", help="Print the lines that contain WORDS, of all pages or of TOPIC.")
 def guide(topic: str | None, search: str | None) -> None:

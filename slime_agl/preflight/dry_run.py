@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 from slime_agl.assemble import current
 from slime_agl.chat.template.loader import load_tokenizer
+from slime_agl.config import Config
 from slime_agl.errors import AgentError, ConfigError, InvariantError
-from slime_agl.host import default_args
+from slime_agl.host import default_args, load_object
 from slime_agl.local.demo.stack import LocalStack
 from slime_agl.local.engine.smollm2 import NAME, resolve_model
 from slime_agl.local.train.driver import LocalDriver
@@ -64,6 +65,9 @@ def dry_run(plan: DryRun, record: Path, starting: AbstractContextManager[object]
         plan.data, plan.input_key, plan.label_key, section.get("task"), section.get("columns") or ()
     )
     wanted = _arguments(plan, record)
+    config = Config.read(wanted["agl"])
+    if isinstance(config.agent, str) and not config.workers.count:
+        load_object(config.agent, key="agl.agent")  # before an engine starts; workers load their own
     with ExitStack() as stack:
         if plan.engine:
             local, args = None, _remote_args(plan.engine, plan.model, wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,13 +158,7 @@ class Follower:
     def _files(self) -> list[list[Path]]:
         if not self._path.is_dir():
             return [[self._path]] if self._path.exists() else []
-        return sorted(by_step(self._path.glob(f"*{SUFFIX}")), key=_age)[-self._most :]
-
-
-def _age(files: Sequence[Path]) -> tuple[int, str]:
-    """Steps and evaluations by number, in which they alternate."""
-    number = files[0].name.removesuffix(SUFFIX).rpartition("-")[2].partition(".")[0]
-    return (int(number) if number.isascii() and number.isdecimal() else 0), files[0].name
+        return by_step(self._path.glob(f"*{SUFFIX}"))[-self._most :]
 
 
 def _made(step: FollowedStep) -> float:

@@ -52,7 +52,7 @@ MOST_WORKERS = 1_000_000
 
 
 def read_run(path: Path) -> list[Record]:
-    """Read a file, or all files of a directory in order of their names, those of one step as one record.
+    """Read a file, or all files of a directory by step, those of one step as one record.
 
     Raises:
         RecordError: there is nothing to read, a file is not a record of a supported version, or files of one step are
@@ -126,7 +126,9 @@ def open_record(path: Path) -> BinaryIO:
         # O_NONBLOCK: opening a pipe would wait for its writer.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     except OSError as error:
-        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+        nothing = isinstance(error, FileNotFoundError)
+        advice = "; give the directory that agl.record_dir names, or --record" if nothing else ""
+        raise RecordError(f"{path} cannot be read: {error.strerror}{advice}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise RecordError(f"{path} is not a regular file; give a record, or the directory that holds it")

@@ -21,7 +21,7 @@ MOST_LISTED = 20
 
 
 def by_step(files: Iterable[Path]) -> list[list[Path]]:
-    """Group files by step, in order of the steps' names: first the step's own file, then its workers' by number."""
+    """Group files by step, steps and evaluations by number: first the step's own file, then its workers' by number."""
     return [list(group) for _, group in groupby(sorted(files, key=_place), key=step_of)]
 
 
@@ -64,9 +64,11 @@ def listed_some(told: Sequence[str]) -> tuple[str, ...]:
     return tuple(told) if more <= 0 else (*told[:MOST_LISTED], f"{more} more lines are skipped")
 
 
-def _place(path: Path) -> tuple[str, int, str]:
-    number = worker_of(path)
-    return step_of(path), -1 if number is None else number, path.name
+def _place(path: Path) -> tuple[int, str, int, str]:
+    step, worker = step_of(path), worker_of(path)
+    number = step.rpartition("-")[2]
+    counted = number.isascii() and number.isdecimal()
+    return int(number) if counted else 0, step, -1 if worker is None else worker, path.name
 
 
 def _of_this_run(parts: Sequence[Record]) -> tuple[list[Record], list[str]]:

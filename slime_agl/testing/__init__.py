@@ -49,7 +49,7 @@ _HOMES = {
     "tool_call_text": "tokenizer",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]: all are loaded on first use
 
 
 def __getattr__(name: str) -> Any:

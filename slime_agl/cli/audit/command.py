@@ -23,7 +23,7 @@ def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
     return value
 
 
-@click.command()
+@click.command(short_help="Report how a chat template treats tokens.")
 @click.option("--model", required=True, help="'smollm2', or what slime's --hf-checkpoint names.")
 @click.option(
     "--chat-template",

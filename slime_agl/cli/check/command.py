@@ -19,8 +19,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.command()
-@click.option("--agent", metavar="PKG.MOD.NAME", help="Import path of the agent, as in agl.agent.")
+@click.command(short_help="Dry-run an agent on a few rows, with findings.")
+@click.option("--agent", metavar="PKG.MOD.NAME", help="Import path of the agent; by default agl.agent of --config.")
 @click.option("--data", type=FILE, help="Rows to run it on, one JSON object per line.")
 @click.option("--harness", metavar="NAME", help="Run this program as the agent, as in agl.agent.harness.")
 @click.option("--task", type=FOLDER, help="A Harbor task for --harness, or a folder of them.")
@@ -60,6 +60,9 @@ def check(
     a sandbox; unless --engine, --model or --say is given, the model plays the task's own solution. Exit status: 0 if
     no finding failed, 1 if one did, 2 if the agent could not be run.
     """
+    section = read_section(config)
+    if harness is task is backend is None and isinstance(section.get("agent"), str):
+        agent = agent or section["agent"]
     _check_choice(agent, plan["data"], harness, task, backend)
     # Import the agent from the working directory, as `python` would.
     sys.path.insert(0, str(Path.cwd()))
@@ -76,7 +79,6 @@ def check(
     plan["tokens"] = plan["tokens"] or (4096 if harness else 128)
     starting = waiting(f"starting an engine with {plan['model']}", quiet=as_json)
     with tempfile.TemporaryDirectory(prefix="slime-agl-check-") as scratch:
-        section = read_section(config)
         if harness and task:
             section = section_of(harness, section, backend)
             with waiting(f"installing {harness}, unless it is here", quiet=as_json):
@@ -96,7 +98,7 @@ def _check_choice(
 ) -> None:
     if harness is None and task is None and backend is None:
         if agent is None or data is None:
-            raise click.UsageError("give --agent and --data, or --harness and --task")
+            raise click.UsageError("give --data and --agent (or agl.agent in --config), or --harness and --task")
     elif agent is not None or data is not None:
         raise click.UsageError("--agent and --data exclude --harness, --task and --backend")
     elif harness is None or task is None:

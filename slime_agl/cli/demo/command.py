@@ -13,7 +13,7 @@ from slime_agl.cli.waiting import waiting
 from slime_agl.cli.workers import workers_option
 
 
-@click.command()
+@click.command(short_help="Run an example on a real model and check every token.")
 @click.option("--steps", metavar="N", default=2, show_default=True, help="Training steps.")
 @click.option(
     "--groups", metavar="N", default=4, show_default=True, help="Prompts per step (slime's rollout_batch_size)."
@@ -28,6 +28,9 @@ from slime_agl.cli.workers import workers_option
 @workers_option
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Write samples.jsonl and metrics.json here."
+)
+@click.option(
+    "--record", type=click.Path(file_okay=False, path_type=Path), help="Keep the record here, for inspect and watch."
 )
 def demo(out: Path | None, **plan: Any) -> None:
     """Run examples/math_feedback on a real language model and check every token.

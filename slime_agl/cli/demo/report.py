@@ -31,9 +31,10 @@ COLUMNS = {
     "gw ms": ("gateway_ms", ".2f"),
     "Δlogp": ("teacher_difference", ".1e"),
 }
-LEGEND = """\
-execs = executions; turns and segs are per execution; trained and masked are response tokens;
-gw ms = time per turn in the gateway; Δlogp = max |rollout - teacher forced|"""
+LEGEND = (
+    "execs = executions; turns and segs are per execution; trained and masked are response tokens; "
+    "gw ms = gateway time per turn; Δlogp = max |rollout - teacher forced|"
+)
 # Fields of a Sample that samples.jsonl keeps.
 FIELDS = (
     "group_index index rollout_id prompt tokens response response_length label reward loss_mask rollout_log_probs "

@@ -24,7 +24,10 @@ TEMPERATURE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """steps: of training. groups: prompts per step. samples: executions per prompt. workers: None for this process."""
+    """steps: of training. groups: prompts per step. samples: executions per prompt. workers: None for this process.
+
+    record: where the run is recorded; None for nowhere.
+    """
 
     steps: int
     groups: int
@@ -32,6 +35,7 @@ class DemoPlan:
     model: str
     seed: int
     workers: int | None
+    record: Path | None = None
 
 
 def run_demo(report: DemoReport, example: Path, plan: DemoPlan) -> int:
@@ -65,6 +69,8 @@ def _check(local: LocalStack, samples: list[Any]) -> StepChecks:
 
 def _args(local: LocalStack, example: Path, plan: DemoPlan) -> Namespace:
     settings = yaml.safe_load((example / "agl.yaml").read_text(encoding="utf-8"))
+    if plan.record is not None:
+        settings["agl"]["record_dir"] = str(plan.record)
     return local.args(
         prompt_data=str(example / "train.jsonl"),
         eval_prompt_data=["math_feedback", str(example / "eval.jsonl")],

@@ -11,7 +11,7 @@ from slime_agl.cli.visible import json_line
 from slime_agl.cli.waiting import waiting
 
 
-@click.command()
+@click.command(short_help="Check versions, slime, configuration and ports.")
 @click.option("--slime", type=click.Path(exists=True, file_okay=False, path_type=Path), help="slime checkout to check.")
 @click.option(
     "--config",
@@ -68,6 +68,8 @@ def doctor(
         sys.stdout.write(json_line(body, indent=True))
     else:
         print_table(findings)
-        words = {0: "nothing is wrong", 1: "1 thing is wrong"}
-        click.secho(words.get(len(wrong), f"{len(wrong)} things are wrong"), fg="red" if wrong else "green", bold=True)
+        words = {0: "nothing is wrong", 1: "1 thing is wrong"}.get(len(wrong), f"{len(wrong)} things are wrong")
+        doubts = sum(finding.verdict not in ("fail", "pass") for finding in findings)
+        looks = {0: "", 1: "; 1 finding deserves a look"}.get(doubts, f"; {doubts} findings deserve a look")
+        click.secho(words + looks, fg="red" if wrong else "green", bold=True)
     sys.exit(bool(wrong))

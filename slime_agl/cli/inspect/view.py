@@ -80,7 +80,9 @@ def show_execution(record: Record, execution: RecordedExecution) -> None:
         console.print(safe_text(blotted(execution.blotted), "yellow"))
     for after, dimensions in execution.rewards:
         told = ", ".join(f"{name} {'–' if value is None else f'{value:g}'}" for name, value in dimensions.items())
-        console.print(Text("reward", "bold") + Text(f" {visible(told)} after {after} turns", "default"))
+        console.print(
+            Text("reward", "bold") + Text(f" {visible(told)} after {after} turn{'s' * (after != 1)}", "default")
+        )
     if execution.failure:
         console.print(safe_text(f"failed: {execution.failure}\n{execution.error.rstrip()}", FAILED))
     console.print(Text(" trains ", TRAINED), Text(" does not ", MASKED), Text(" glue ", GLUE))

@@ -44,7 +44,8 @@ def new(name: str | None, example: str, into: Path, check: bool, listing: bool) 
     words = _check_words(copied.folder, copied.agent)
     there = "" if into == Path(".") else f"cd {into} && "
     click.echo(f"check it:  {there}slime-agl {' '.join(words)}")
-    click.echo(f"run it:    {copied.folder / 'run.sh'} --local")
+    click.echo(f"run it:    {copied.folder / 'run.sh'} --local --record {copied.folder / 'run'}")
+    click.echo(f"read it:   slime-agl inspect {copied.folder / 'run'}")
     if check:
         if (copied.folder / "stand_in.py").exists() and isinstance(copied.agent, str):
             click.echo("checking it with SmolLM2, which cannot do this task: its rewards will be equal")

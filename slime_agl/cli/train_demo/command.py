@@ -16,7 +16,7 @@ TINY = "tiny"
 TASKS = ("boxes", "distill", "errands", "turns", "turns-by-outcome", "async")
 
 
-@click.command("train-demo")
+@click.command("train-demo", short_help="Train a small model on the CPU until it has learned.")
 @click.option(
     "--model",
     default=TINY,

@@ -62,7 +62,7 @@ def write_seeds_png(path: Path, curves: Sequence[Sequence[float]], *, target: fl
     reward.set_xlabel("step")
     reward.set_ylabel("mean reward")
     reward.set_ylim(bottom=0)
-    reward.xaxis.get_major_locator().set_params(integer=True)
+    reward.xaxis.get_major_locator().set_params(integer=True)  # pyright: ignore[reportCallIssue]: of MaxNLocator
     reward.legend()
     figure.savefig(path, dpi=120)
     return True
@@ -91,7 +91,7 @@ def write_png(path: Path, rows: Sequence[Row], *, target: float | None) -> bool:
         difference.semilogy(steps, [max(row[name], 1e-9) for row in rows], marker=".", label=label)
     difference.set_ylabel("|rollout - learner logprob|")
     difference.legend()
-    difference.xaxis.get_major_locator().set_params(integer=True)
+    difference.xaxis.get_major_locator().set_params(integer=True)  # pyright: ignore[reportCallIssue]: of MaxNLocator
     difference.set_xlabel("step")
     figure.savefig(path, dpi=120)
     return True

@@ -11,7 +11,7 @@ import click
 from slime_agl.cli.visible import echo, json_line
 
 
-@click.command()
+@click.command(short_help="Watch a run in progress, step by step.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--every", metavar="SECONDS", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Refresh.")
 @click.option("--steps", metavar="N", type=click.IntRange(1), default=20, show_default=True, help="Newest steps shown.")
@@ -23,6 +23,9 @@ def watch(run: Path, every: float, steps: int, once: bool, as_json: bool) -> Non
     RUN is the agl.record_dir of the run, or one file in it; it may not exist yet. Reads the record's files alone, also
     those of workers, as they grow, so it can run on any machine that sees them. Where the output is not a terminal, it
     prints once. Ends with Ctrl-C.
+
+    middle: the middle half of the rewards. flat: groups whose rewards are all equal. masked: share of the sampled
+    tokens that does not train. p90 s: nine of ten executions took less. engine: share of their time at the engine.
     """
     from slime_agl.record.following import Follower
     from slime_agl.report.live import figures, seen

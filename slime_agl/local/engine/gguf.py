@@ -18,7 +18,7 @@ def convert(gguf: Path, target: Path, *, eos_token: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer.eos_token = tokenizer.pad_token = eos_token
     with without_progress_bars():
-        read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+        read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         model = type(read)(_plain(read.config))
         model.to(dtype=torch.bfloat16)  # pyright: ignore[reportCallIssue]: decorated
         model.load_state_dict(read.state_dict())

@@ -24,7 +24,7 @@ const histogram = (caption, values, digits, onpick) => {
     svg.append(bar);
   });
   label(svg, 0, number(low, digits));
-  if (high !== low) label(svg, WIDTH, number(high, digits), "end");
+  if (high !== low) label(svg, Math.min(WIDTH, count * width), number(high, digits), "end");
   return [chart(caption, `mean ${number(sum(values) / values.length, Math.max(digits, 1))}`, svg)];
 };
 const timeline = () => {
@@ -35,17 +35,23 @@ const timeline = () => {
   const x = (step) => (step / (steps.length - 1)) * (WIDTH - 8) + 4;
   const byStep = new Map(steps.map((step) => [step, []]));
   for (const execution of scored) byStep.get(execution.step).push(execution.reward);
-  const means = steps.map((step, at) => {
-    const rewards = byStep.get(step);
+  const evaluated = new Set(executions.filter(({ dataset }) => dataset).map(({ step }) => step));
+  const means = [[], []];
+  steps.forEach((step, at) => {
+    const rewards = byStep.get(step), apart = evaluated.has(step);
     for (const [reward, n] of counted(rewards.map((reward) => [reward, 1]))) {
-      svg.append(shape("circle", { class: "dot", cx: x(at), cy: y(reward), r: Math.min(6, 1.5 + Math.sqrt(n)) }, `${step}: ${number(reward)} ×${n}`));
+      svg.append(shape("circle", { class: apart ? "dot apart" : "dot", cx: x(at), cy: y(reward), r: Math.min(6, 1.5 + Math.sqrt(n)) }, `${step}: ${number(reward)} ×${n}`));
     }
-    return rewards.length ? `${x(at)},${y(sum(rewards) / rewards.length)}` : null;
-  }).filter(Boolean);
-  svg.append(shape("polyline", { class: "mean", points: means.join(" ") }));
+    if (rewards.length) means[Number(apart)].push([x(at), y(sum(rewards) / rewards.length)]);
+  });
+  means.forEach((points, apart) => {
+    if (points.length > 1) svg.append(shape("polyline", { class: apart ? "mean apart" : "mean", points: points.join(" ") }));
+    for (const [cx, cy] of points) svg.append(shape("circle", { class: apart ? "middle apart" : "middle", cx, cy, r: 2.5 }));
+  });
   label(svg, 0, steps[0]);
   label(svg, WIDTH, steps.at(-1), "end");
-  return [chart("reward per step", `${number(low, 2)} to ${number(high, 2)}`, svg)];
+  const names = means[0].length && means[1].length ? "reward; evaluations dashed" : "reward per step";
+  return [chart(names, `${number(low, 2)} to ${number(high, 2)}`, svg)];
 };
 const tally = (caption, rows, onpick) => {
   if (!rows.length) return [];
@@ -79,7 +85,7 @@ const overview = () => {
     ...tally("forks, by reason", counted(executions.flatMap((one) => Object.entries(one.forks))), pick("fork")),
     ...tally("sampled tokens that do not train", counted(executions.flatMap((one) => Object.entries(one.untrained)))),
   );
-  const note = several.length ? `${plural(several.length, "group")} of several executions; in ${flat} of them all rewards are equal, which teaches nothing.` : "";
+  const note = several.length ? `${plural(several.length, "group")} of several executions; ${flat} of them with equal rewards, which teach nothing.` : "";
   byId("detail").replaceChildren(make("h2", "", "The run"), ...(note ? [make("p", "soft", note)] : []), charts,
     ...(executions.length ? [] : [make("p", "", "Nothing was recorded.")]),
     make("p", "soft", "Choose an execution on the left; j and k step through the list, c compares with the next execution of its group."));

@@ -58,7 +58,7 @@ const range = (indices) => {
 };
 const partsOf = (body, onpick) => {
   const list = make("table", "parts");
-  list.append(make("tr", "", "", ...["segment", "turns", "trained", "tokens", "status", "credit"].map((name) => make("th", "", name))));
+  list.append(make("tr", "", "", ...["segment", "turns", "turns that train", "tokens", "status", "credit"].map((name) => make("th", "", name))));
   body.parts.forEach((part, at) => {
     const swatch = make("i", "swatch");
     swatch.style.background = part.removed ? "var(--masked)" : partColour(at);
