@@ -46,7 +46,7 @@ PROGRAM = Program(
     executable="openhands",
     python=("3.12",),
     command=(
-        '"$(dirname "$(command -v openhands)")/python" "$HOME/.openhands/start.py" --headless --json '
+        '"$(dirname "$(readlink -f "$(command -v openhands)")")/python" "$HOME/.openhands/start.py" --headless --json '
         '"$AGL_PROMPT_FILE" < /dev/null'
     ),
     files={".openhands/agent_settings.json": SETTINGS, ".openhands/start.py": START},
