@@ -7,10 +7,10 @@ import dataclasses
 from slime_agl.config.harness import HarnessConfig
 from slime_agl.errors import ConfigError, closest
 from slime_agl.harness.program import Program
-from slime_agl.harness.programs import aider, claude_code, codex, mini_swe_agent, opencode, qwen_code
+from slime_agl.harness.programs import aider, claude_code, codex, goose, mini_swe_agent, opencode, openhands, qwen_code
 
-# The first five have a shell tool and are run in every backend by scripts/harnesses.
-_MODULES = (claude_code, codex, opencode, qwen_code, mini_swe_agent, aider)
+# All but the last have a shell tool and are run in every backend by scripts/harnesses.
+_MODULES = (claude_code, codex, opencode, qwen_code, mini_swe_agent, openhands, goose, aider)
 PROGRAMS = {module.PROGRAM.name: module.PROGRAM for module in _MODULES}
 
 

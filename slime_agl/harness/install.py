@@ -21,6 +21,7 @@ from pathlib import Path
 
 from slime_agl.errors import SandboxError
 from slime_agl.harness.program import Program
+from slime_agl.harness.pythons import base_of, interpreter, venv_inside
 
 logger = logging.getLogger(__name__)
 
@@ -82,14 +83,14 @@ class Installer:
                 (place / STAMP).touch()
         if program.registry == "npm":
             return Installed(str(place / "node_modules" / ".bin"), _mounts(place, _home_of("node")))
-        return Installed(str(place / "bin"), _mounts(place, Path(sys.base_prefix)))
+        return Installed(str(place / "bin"), _mounts(place, base_of(place)))
 
     def _build(self, program: Program, place: Path) -> None:
         if program.registry == "npm":
             place.mkdir()
             _run(["npm", "install", "--prefix", str(place), "--no-audit", "--no-fund", *program.requirements()])
             return
-        _run([_interpreter(), "-m", "venv", str(place)])
+        _run([interpreter(program), "-m", "venv", str(place)])
         _run([str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", *program.requirements()])
 
 
@@ -109,7 +110,7 @@ def script_inside(program: Program) -> str:
         missing = f"apt-get update && apt-get install -y npm || apk add npm && npm install --prefix {folder} {packages}"
         make = f"if command -v npm; then npm install --prefix {folder} {packages}; else {missing}; fi"
     else:
-        make = f"python3 -m venv {folder} && {folder}/bin/python -m pip install --quiet {packages}"
+        make = f"{venv_inside(program, folder)} && {folder}/bin/python -m pip install --quiet {packages}"
     return f"{program.executable} --version 2>/dev/null | grep -qF '{program.version}' || {{ {make}; }}"
 
 
@@ -133,10 +134,6 @@ def _run(command: list[str]) -> None:
         raise SandboxError(
             f"{' '.join(command)} ended with status {done.returncode}: {(done.stderr or done.stdout)[-SHOWN:]}"
         )
-
-
-def _interpreter() -> str:
-    return getattr(sys, "_base_executable", None) or sys.executable
 
 
 def _home_of(name: str) -> Path:

@@ -47,6 +47,7 @@ class Program:
     registry: Literal["npm", "pip", ""] = ""
     packages: tuple[str, ...] = ()
     executable: str = ""
+    python: tuple[str, ...] = ()
     command: str
     files: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)

@@ -11,6 +11,7 @@ import pytest
 
 from slime_agl.harness.catalog import PROGRAMS
 from slime_agl.harness.install import installed_here
+from slime_agl.testing.tokenizer import tool_call_text
 from tests.conftest import flat
 
 COMMANDS = ("ls", "echo 42 > answer.txt", "rm wrong.txt")
@@ -39,6 +40,26 @@ def test_a_program_works_on_a_task_and_every_token_is_the_engines(
     assert output.metrics["rollout/agl/turns_per_execution"] >= 4
     assert len(samples) == 1 and "rollout/agl/forks/new_conversation" not in output.metrics
     assert not [name for name in output.metrics if "refused" in name]
+
+
+@pytest.mark.parametrize(("name", "segments"), [("openhands", 1), ("goose", 2)])
+def test_several_calls_in_an_answer(run_harness, fake_sglang, token_exact, row, name, segments):
+    """Goose sends each call back as a message of its own, which is another conversation; each token is trained once."""
+    require(name, "local")
+    shell = PROGRAMS[name].shell
+    assert shell is not None
+    calls = "\n".join(tool_call_text(shell.name, shell.arguments(command)) for command in COMMANDS[1:])
+
+    def answer(request):
+        return "Done." if "<|im_start|>assistant\n" in request.text.partition("<|im_start|>user\n")[2][:-30] else calls
+
+    fake_sglang.context_length = 200_000
+    fake_sglang.answer_with(answer)
+    output = run_harness({"harness": name, "timeout_seconds": 100}, [row])
+    samples = flat(output.samples)
+    assert [sample.reward for sample in samples] == [1.0] * segments
+    assert output.metrics.get("rollout/agl/forks/history_edited", 0) == segments - 1
+    assert token_exact(fake_sglang, output.samples) == output.metrics["rollout/agl/trained_tokens"] > 0
 
 
 def test_executions_of_one_program_do_not_meet(run_harness, scripted, fake_sglang, token_exact, row):
