@@ -66,9 +66,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "messages count as checked before they are": Fault(
         "slime_agl/gateway/protocols/chat.py",
-        "        _check_calls(session.seen.unchecked(messages), messages)\n"
-        "        session.seen.checked = list(messages)\n",
-        "        new, session.seen.checked = session.seen.unchecked(messages), list(messages)\n"
+        "        _check_calls(session.seen.unchecked(messages), messages)\n        session.seen.accept(messages)\n",
+        "        new = session.seen.unchecked(messages)\n"
+        "        session.seen.accept(messages)\n"
         "        _check_calls(new, messages)\n",
         "tests/gateway/test_gateway_malformed.py::test_a_malformed_call_is_refused_wherever_a_conversation_has_it",
     ),

@@ -28,8 +28,9 @@ SHORT = 32 * 1024
 KEPT = 4
 # Some clients rewrite the conversation in each request. After so many bodies that nothing continued, none is noted.
 MOST_MISSES = 4
-# Larger bodies, those with images above all, are noted by their hash alone (0.16 ms for 256 KiB); others are held.
-LARGEST_HELD = 4 * 1024**2
+# Bodies of these sizes are held, to be compared. Shorter ones are cheap to hash (80 us), and there are many; longer
+# ones, with images, take too much memory.
+SHORTEST_HELD, LARGEST_HELD = 128 * 1024, 4 * 1024**2
 # Fields other than the conversation, tools above all, that attempts share.
 SHARED = 512
 
@@ -42,8 +43,7 @@ class _Noted:
     """A body that later ones may continue.
 
     length: bytes up to the end of its array's last element. hashed: those bytes. rest: the bytes from there on.
-    fields: the body; its array is in `elements` instead. held: a body that begins with the same bytes, None if it was
-    too large.
+    fields: the body; its array is in `elements` instead. held: a body that begins with the same bytes, or None.
     """
 
     array: str
@@ -64,7 +64,7 @@ class _Noted:
 
 
 class Seen:
-    """What one attempt has sent. checked: elements of the array that its protocol has accepted, see `unchecked`."""
+    """What one attempt has sent. checked: elements of the array that its protocol has checked, see `unchecked`."""
 
     __slots__ = ("checked", "misses", "noted")
 
@@ -77,6 +77,11 @@ class Seen:
         """The elements, without those at the beginning that were checked in the last body: 0.15 ms for 400 turns."""
         count = len(self.checked)
         return elements[count:] if elements[:count] == self.checked else elements
+
+    def accept(self, elements: list[Any]) -> None:
+        """Note the elements as checked, if they are held anyway: those of short bodies are new objects each time."""
+        if self.noted:
+            self.checked = list(elements)
 
     def note(self, noted: _Noted, continued: _Noted | None = None) -> None:
         """Note a body, which may be the continuation of another: one body is held for that and what it continued."""
@@ -146,7 +151,7 @@ class Repeats:
 
 
 def _held(raw: bytes) -> bytes | None:
-    return raw if len(raw) <= LARGEST_HELD else None
+    return raw if SHORTEST_HELD <= len(raw) <= LARGEST_HELD else None
 
 
 def plain(raw: bytes) -> Any:

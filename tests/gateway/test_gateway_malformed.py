@@ -10,6 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from slime_agl.gateway import repeats
+
 BASES: dict[str, dict[str, Any]] = {
     "chat/completions": {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
     "completions": {"model": "m", "prompt": "hi"},
@@ -257,8 +259,9 @@ async def test_requests_broken_at_random_are_refused_and_the_next_one_is_served(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_malformed_call_is_refused_wherever_a_conversation_has_it(bench, script):
+async def test_a_malformed_call_is_refused_wherever_a_conversation_has_it(bench, script, monkeypatch):
     """Messages are checked once, whatever came of the request that had them first."""
+    monkeypatch.setattr(repeats, "SHORT", 0)
     script("one", "two", "three")
     await bench.open(response_limit=8000)
     body = BASES["chat/completions"]

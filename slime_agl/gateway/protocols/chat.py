@@ -85,7 +85,7 @@ class ChatCompletions:
         if not messages:
             raise bad_field("messages", "messages must be a non-empty list of objects")
         _check_calls(session.seen.unchecked(messages), messages)
-        session.seen.checked = list(messages)
+        session.seen.accept(messages)
         begun = None
         if not body.keys().isdisjoint(BEGUN_FIELDS):
             messages, begun = split_begun(body, messages)
