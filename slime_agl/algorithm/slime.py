@@ -11,7 +11,6 @@ import os
 import secrets
 import shlex
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -34,6 +33,7 @@ from slime_agl.lightning._agl import (
     LightningStoreServer,
 )
 from slime_agl.lightning.stores import ServedStore
+from slime_agl.local.engine.router import free_port
 
 logger = logging.getLogger(__name__)
 
@@ -308,18 +308,12 @@ async def _served(store: LightningStore, strategy: object) -> AsyncIterator[dict
             "and tracer, which run one agent at a time; set n_runners=1, or leave strategy out"
         )
     key = secrets.token_urlsafe(32)
-    served = ServedStore("127.0.0.1", _free_port(), key, store)
+    served = ServedStore("127.0.0.1", free_port(), key, store)
     await served.open()
     try:
         yield {"url": served.where, "key": key}
     finally:
         await served.close()
-
-
-def _free_port() -> int:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _lead_traces() -> None:

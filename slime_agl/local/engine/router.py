@@ -130,9 +130,9 @@ def start_router(
         handle, name = tempfile.mkstemp(prefix="slime_agl-router-", suffix=".log")
         os.close(handle)
         log = Path(name)
-    port = port or _free_port()
+    port = port or free_port()
     options = ["--host", "127.0.0.1", "--port", str(port), "--policy", policy, "--log-level", "warn"]
-    options += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(_free_port())]
+    options += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
     if not health_checks:
         options += ["--disable-health-check", "--disable-circuit-breaker", "--disable-retries"]
     command = [sys.executable, "-c", _SUPERVISOR, "--worker-urls", *worker_urls, *options]
@@ -149,7 +149,8 @@ def start_router(
     return router
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
