@@ -42,7 +42,7 @@ def check_names(config: Mapping[str, Any]) -> None:
         if not isinstance(name, str) or not name.isidentifier():
             plain = str(name).lstrip("-").replace("-", "_")
             meant = f"write it {plain}" if plain.isidentifier() else "as in n_samples_per_prompt"
-            raise ConfigError(f"the key {name!r} is no flag of slime in snake case; {meant}")
+            raise ConfigError(f"the key {name!r} is not a slime flag in snake case; {meant}")
         if name in OURS:
             raise ConfigError(f"{name} is set by slime_agl.SLIME, from the Trainer's datasets and agent; leave it out")
 

@@ -1,7 +1,7 @@
 """slime's driver as a job of a Ray cluster: `python -m slime_agl.algorithm.job JOB.json`, see `Job`.
 
 Submits the job, passes its log on and ends as it ends: with status 0 only if it succeeded. SIGTERM, also sent when the
-Trainer dies, stops the job. A log stream that breaks off is no end of the job.
+Trainer dies, stops the job. A broken log stream does not end it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Job:
         return path
 
     def submit(self) -> None:
-        """Hand the job in.
+        """Submit the job.
 
         Raises:
-            SystemExit: it was refused.
+            SystemExit: the server refused it.
         """
         runtime = json.dumps({"env_vars": dict(self.variables)})
         words = ["--submission-id", self.name, "--runtime-env-json", runtime, "--no-wait", "--", *self.words]
@@ -95,7 +95,7 @@ def main() -> None:
 def run(job: Job) -> int:
     """Run a job to its end, and return the exit status. SIGTERM stops it."""
     early: list[int] = []
-    # Not while it is handed in: whether there is a job to stop would be unknown.
+    # Not during submission: whether there is a job to stop would be unknown.
     signal.signal(signal.SIGTERM, lambda number, frame: early.append(number))
     try:
         job.submit()
@@ -117,7 +117,7 @@ def run(job: Job) -> int:
 
 
 def _waited(job: Job) -> int:
-    """Wait for the end of a job whose log is no longer followed, and return the exit status."""
+    """Wait for a job to end once its log has stopped; return the exit status."""
     silent, told = 0, False
     while True:
         state, said = job.state()

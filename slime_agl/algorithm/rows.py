@@ -27,7 +27,8 @@ def write_rows(path: Path, rows: Rows, name: str) -> int:
     prompt or question, if it has one.
 
     Raises:
-        ConfigError: it is no dataset, it is empty, or a row has what JSON does not hold; names the place.
+        ConfigError: the dataset has the wrong type or is empty, or a row has a value that JSON cannot hold, whose
+            place is named.
     """
     if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
         raise ConfigError(f"{name} is a {type(rows).__name__}; a dataset has a length and rows by number, as a list")

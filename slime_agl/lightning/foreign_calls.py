@@ -92,20 +92,20 @@ class _WatchedSocket(socket.socket):
     __slots__ = ()
 
     def send(self, data: Any, *flags: int) -> int:
-        self._check(data)
+        self._pass(data)
         return super().send(data, *flags)
 
     def sendall(self, data: Any, *flags: int) -> None:
-        self._check(data)
+        self._pass(data)
         return super().sendall(data, *flags)
 
     def sendmsg(self, buffers: Iterable, *more: Any) -> int:
         buffers = list(buffers)
         if buffers:
-            self._check(buffers[0])
+            self._pass(buffers[0])
         return super().sendmsg(buffers, *more)
 
-    def _check(self, data: Any) -> None:
+    def _pass(self, data: Any) -> None:
         try:
             _check(data)
         except ForeignCallError:

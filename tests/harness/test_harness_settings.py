@@ -1,4 +1,4 @@
-"""What Goose and OpenHands are told, shown by stand-ins that are started as the programs are."""
+"""Settings and prompts that reach Goose and OpenHands, as stand-ins started in their place see them."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_a_teacher_shifted_by_a_token_is_refused(training, monkeypatch):
 
 def test_a_planner_and_its_helper_learn_together_as_two_samples(training):
     def called(run: list[Any]) -> float:
-        """Share of executions with a helper's Sample: without a call there is no helper."""
+        """Share of executions with a helper's Sample, which only a call creates."""
         counts = [len(entry) for group in run[-1].rollout.groups for entry in group]
         return sum(count == 2 for count in counts) / len(counts)
 
