@@ -13,7 +13,6 @@ from slime_agl.config import Config, HarnessConfig
 from slime_agl.engine.base import EngineInfo, Pressure
 from slime_agl.errors import SandboxExhausted
 from slime_agl.execution import Execution, Job, Lane, failure_of, finish, refuse_broken, sampled_tokens
-from slime_agl.gateway import garbage
 from slime_agl.gateway.door import mint_key
 from slime_agl.gateway.http.server import Gateway
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW
@@ -125,7 +124,6 @@ class InProcess:
         self._steps: list[_Step] = []
         # Steps keep their executions alive; a caller may keep one longer.
         self._finished: WeakValueDictionary[str, Execution] = WeakValueDictionary()
-        self._collector: tuple[int, int, int] | None = None
         self._aborted_tokens = 0
         self._rooms = Rooms(None if law is None else law.limit)
         self._pace = Pace(law, read=self.pressure, demand=self._rooms.demand, apply=self._rooms.resize)
@@ -141,7 +139,7 @@ class InProcess:
         except BaseException:
             self.stop()
             raise
-        self._collector = garbage.relax()
+        self._home.settle()
 
     def stop(self) -> None:
         """Stop everything. Idempotent."""
@@ -150,8 +148,6 @@ class InProcess:
         try:
             self._home.close(self._close)
         finally:
-            if self._collector is not None:
-                garbage.restore(self._collector)
             self._gateway.stop()
             self._home.end()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from slime_agl import garbage
 from slime_agl.errors import SlimeAglError
 from slime_agl.loops import LoopThread, Work
 from slime_agl.runtime import Closable, K
@@ -26,12 +27,17 @@ class RuntimeLoop:
     def __init__(self) -> None:
         self._thread: LoopThread | None = None
         self._kept: dict[type[Closable], Closable] = {}
+        self._collector: tuple[int, int, int] | None = None
         self.running = False
 
     def start(self, thread: LoopThread) -> None:
         self._thread = thread
         thread.start()
         self.running = True
+
+    def settle(self) -> None:
+        """Spare the garbage collector all that starting has loaded, until `end`."""
+        self._collector = garbage.relax()
 
     def close(self, close: Callable[[], Work[None]]) -> None:
         """Close everything kept, then run `close`; log what prevents it. Nothing can be run from here on.
@@ -48,6 +54,9 @@ class RuntimeLoop:
 
     def end(self) -> None:
         """End the thread."""
+        if self._collector is not None:
+            garbage.restore(self._collector)
+            self._collector = None
         if self._thread is not None:
             self._thread.stop()
 

@@ -34,7 +34,7 @@ from bench.clocks import Profile, cpu, thread_seconds
 from bench.load import Connection
 from bench.pinned import pin
 from bench.subject import Empty, Ours
-from slime_agl.gateway import garbage
+from slime_agl import garbage
 from slime_agl.lightning.exits import SharedLoop
 from slime_agl.loops import LoopThread
 from slime_agl.rollout import generate, shutdown

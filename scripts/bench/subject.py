@@ -21,6 +21,7 @@ import uvloop
 from aiohttp import web
 
 from bench.pinned import pin
+from slime_agl import garbage
 from slime_agl.chat.parse.reply import ReplyParser
 from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.template.delta import DeltaEncoder
@@ -29,7 +30,6 @@ from slime_agl.chat.template.loader import load_tokenizer
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.config import GatewayConfig
 from slime_agl.engine.router import RouterEngine
-from slime_agl.gateway import garbage
 from slime_agl.gateway.http.server import Gateway, GatewayParts
 from slime_agl.gateway.sessions.session import SessionSpec
 from slime_agl.loops import LoopThread

@@ -90,6 +90,7 @@ class Fleet:
         except BaseException:
             self.stop()
             raise
+        self._home.settle()
 
     def stop(self) -> None:
         if self._home.running:

@@ -12,7 +12,7 @@ from ray._private.state import available_resources_per_node  # there is no publi
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from slime_agl.workers.frames import portable
+from slime_agl.workers.frames import Letter, opened, portable, sealed
 from slime_agl.workers.link import CancelledThere, Lane, Plan, WorkerDied, make_target, unwound
 from slime_agl.workers.placement import Node, Placement
 
@@ -31,14 +31,15 @@ class _Actor:
         self._plan, self._node = plan, ray.get_runtime_context().get_node_id()
         self._target = make_target(plan)
 
-    async def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    async def call(self, letter: Letter) -> Letter:
         """Call a method of the target: (Ray's id of this node, whether it returned, what it returned or raised)."""
         try:
-            return self._node, True, await getattr(self._target, method)(*arguments)
+            method, arguments = opened(letter)
+            return sealed((self._node, True, await getattr(self._target, method)(*arguments)))
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # the edge of the process: the caller is to hear of everything
-            return self._node, False, portable(error, self._plan.name)
+            return sealed((self._node, False, portable(error, self._plan.name)))
 
 
 class RayActor:
@@ -61,7 +62,7 @@ class RayActor:
     async def call(self, method: str, /, *arguments: Any, lane: Lane = "control") -> Any:
         if self._death is not None:
             raise self._death
-        ref = self._handle.call.options(concurrency_group=lane).remote(method, arguments)
+        ref = self._handle.call.options(concurrency_group=lane).remote(sealed((method, arguments)))
         answer = asyncio.ensure_future(self._answer(ref))
         try:
             return await asyncio.shield(answer)
@@ -72,7 +73,7 @@ class RayActor:
 
     async def _answer(self, ref: Any) -> Any:
         try:
-            node, good, value = await ref
+            node, good, value = opened(await ref)
         except (RayActorError, ObjectLostError, NodeDiedError) as error:  # a large result is lost with its node
             self._death = self._death or WorkerDied(f"worker {self.name} on node {self.node[:8]} ended: {error}")
             raise self._death from None

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "slime_agl"
 # From the bottom up. A room imports from rooms below its own line, never from its own line or above.
 LAYERS = (
     {"errors"},
-    {"config", "guide", "loops", "lru", "outstanding"},
+    {"config", "garbage", "guide", "loops", "lru", "outstanding"},
     {"trace"},
     {"record"},
     {"chat", "engine", "credit"},

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from slime_agl import garbage
 from slime_agl.config import Config, WorkersConfig
 from slime_agl.engine.base import EngineInfo
 from slime_agl.errors import EngineError, InvariantError, SlimeAglError
@@ -425,3 +426,21 @@ async def test_a_cluster_that_does_not_answer_is_waited_for_no_longer_than_worke
     script.stuck.add(("", "start"))
     with pytest.raises(SlimeAglError, match=r"were not all ready within 0.01 s \(agl.workers.start_seconds\)"):
         await make(count=2, start_seconds=0.01)
+
+
+def test_the_garbage_collector_spares_what_starting_loaded_until_the_fleet_stops(script: Script) -> None:
+    fleet = Fleet(
+        config=Config(agent="some.agent", workers=WorkersConfig(count=1)),
+        renderer=cast(Any, None),
+        transport=cast(Any, script),
+        plan=lambda number: Plan(name=f"w{number}", target=""),
+        count=1,
+        limit=1,
+    )
+    before = gc.get_threshold()
+    fleet.start()
+    try:
+        assert gc.get_threshold()[0] == garbage.NEW_OBJECTS and gc.get_freeze_count()
+    finally:
+        fleet.stop()
+    assert gc.get_threshold() == before and not gc.get_freeze_count()

@@ -12,6 +12,7 @@ import pytest
 
 from slime_agl.config import WorkersConfig
 from slime_agl.errors import EngineError
+from slime_agl.workers.frames import INLINE_BYTES, opened, sealed
 from slime_agl.workers.link import Link, Plan, Transport, WorkerDied
 from slime_agl.workers.placement import Placement
 from slime_agl.workers.subprocesses import Subprocesses
@@ -107,6 +108,14 @@ async def test_arrays_travel_uncopied(link: Link) -> None:
     back = await link.call("same", array)
     assert back.dtype == array.dtype and (back == array).all()
     assert await link.call("shares_memory", array)
+
+
+async def test_small_arrays_travel_within_the_bytes(link: Link) -> None:
+    array = np.arange(INLINE_BYTES // 8, dtype=np.int64)
+    assert (await link.call("same", array) == array).all()
+    assert isinstance(sealed(array), bytes) and (opened(sealed(array)) == array).all()
+    body, (buffer,) = sealed(np.append(array, 0))
+    assert len(body) < 1000 and buffer.raw().nbytes == INLINE_BYTES + 8
 
 
 async def test_an_error_of_ours_arrives_as_what_it_is(link: Link) -> None:

@@ -1,4 +1,4 @@
-"""Garbage collection in a process that serves turns."""
+"""Garbage collection in a process that serves executions."""
 
 from __future__ import annotations
 
