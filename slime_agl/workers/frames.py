@@ -1,7 +1,6 @@
-"""Messages between two processes of ours: pickles, with arrays beside them instead of in them.
+"""Messages over a stream between two processes of ours: pickles, with arrays beside them instead of in them.
 
-Frames go over a stream: a socket pair of a parent and the child it started, that nobody else can open. A letter is one
-argument of a Ray call, or its result.
+Only a parent and the child it started speak this, over a socket pair that nobody else can open.
 """
 
 from __future__ import annotations
@@ -22,10 +21,6 @@ class Kind(IntEnum):
     ERROR = 3
     CANCELLED = 4
 
-
-Letter = bytes | tuple[bytes, list[pickle.PickleBuffer]]
-# Up to here a copy of arrays costs less than a place of their own in the object store.
-INLINE_BYTES = 64 * 1024
 
 _HEAD = struct.Struct("<QBI")
 _LENGTH = struct.Struct("<Q")
@@ -63,25 +58,6 @@ async def read(reader: asyncio.StreamReader) -> Frame:
     lengths = await reader.readexactly(_LENGTH.size * count)
     pieces = [await reader.readexactly(length) for (length,) in _LENGTH.iter_unpack(lengths)]
     return Frame(number, Kind(kind), pieces)
-
-
-def sealed(value: Any) -> Letter:
-    """A value as one argument or result of a Ray call.
-
-    Bytes, for Ray passes those on as they are: its own pickler, which is written in Python, doubles what a call costs.
-    Large arrays stay outside, so that Ray shares them instead of copying them.
-    """
-    buffers: list[pickle.PickleBuffer] = []
-    body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    if sum(buffer.raw().nbytes for buffer in buffers) > INLINE_BYTES:
-        return body, buffers
-    return pickle.dumps(value, protocol=5) if buffers else body
-
-
-def opened(letter: Letter) -> Any:
-    """The value of a letter. Raises whatever unpickling raises."""
-    body, buffers = (letter, None) if isinstance(letter, bytes) else letter
-    return pickle.loads(body, buffers=buffers)
 
 
 def portable(error: BaseException, where: str) -> BaseException:

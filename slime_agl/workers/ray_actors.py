@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray._private.state import available_resources_per_node  # there is no public way to ask per node
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from slime_agl.workers.frames import Letter, opened, portable, sealed
+from slime_agl.workers.frames import portable
 from slime_agl.workers.link import CancelledThere, Lane, Plan, WorkerDied, make_target, unwound
 from slime_agl.workers.placement import Node, Placement
 
@@ -20,6 +22,11 @@ logger = logging.getLogger(__name__)
 
 # Calls at a time on the lanes that agents do not hold. Ray queues what goes beyond, without a word.
 CONTROL_CALLS, BULK_CALLS, SPARE_RUNS = 32, 4, 8
+# Up to here a copy of arrays costs less than a place of their own in the object store.
+INLINE_BYTES = 64 * 1024
+
+Letter = bytes | tuple[bytes, list[pickle.PickleBuffer]]
+"""A value as one argument of a call, or as its result; see `sealed`."""
 
 
 class _Actor:
@@ -117,6 +124,26 @@ class RayActors:
         if plan.environment:
             options["runtime_env"] = {"env_vars": dict(plan.environment)}
         return RayActor(plan, ray.remote(**options)(_Actor).remote(plan), node.id, self._placement.moved)
+
+
+def sealed(value: Any) -> Letter:
+    """Pack a value for one call.
+
+    As bytes, which Ray passes on as they are: packing values itself, it takes a fifth of what an execution costs the
+    caller (1.16 ms instead of 0.90). Large arrays stay outside, so that Ray shares them instead of copying them.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    # Ray's own pickler, as classes of the driver's script are known here only.
+    body = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    if sum(buffer.raw().nbytes for buffer in buffers) > INLINE_BYTES:
+        return body, buffers
+    return cloudpickle.dumps(value, protocol=5) if buffers else body
+
+
+def opened(letter: Letter) -> Any:
+    """The value of a letter. Raises whatever unpickling raises."""
+    body, buffers = (letter, None) if isinstance(letter, bytes) else letter
+    return pickle.loads(body, buffers=buffers)
 
 
 def nodes() -> list[Node]:

@@ -12,7 +12,6 @@ import pytest
 
 from slime_agl.config import WorkersConfig
 from slime_agl.errors import EngineError
-from slime_agl.workers.frames import INLINE_BYTES, opened, sealed
 from slime_agl.workers.link import Link, Plan, Transport, WorkerDied
 from slime_agl.workers.placement import Placement
 from slime_agl.workers.subprocesses import Subprocesses
@@ -110,12 +109,25 @@ async def test_arrays_travel_uncopied(link: Link) -> None:
     assert await link.call("shares_memory", array)
 
 
-async def test_small_arrays_travel_within_the_bytes(link: Link) -> None:
+@pytest.mark.ray
+@pytest.mark.parametrize("transport", [pytest.param(ray_actors, id="ray")], indirect=True)
+async def test_on_ray_small_arrays_travel_within_the_bytes(link: Link) -> None:
+    from slime_agl.workers.ray_actors import INLINE_BYTES, opened, sealed
+
     array = np.arange(INLINE_BYTES // 8, dtype=np.int64)
     assert (await link.call("same", array) == array).all()
     assert isinstance(sealed(array), bytes) and (opened(sealed(array)) == array).all()
     body, (buffer,) = sealed(np.append(array, 0))
     assert len(body) < 1000 and buffer.raw().nbytes == INLINE_BYTES + 8
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("transport", [pytest.param(ray_actors, id="ray")], indirect=True)
+async def test_on_ray_classes_travel_that_only_this_process_knows(link: Link) -> None:
+    class Row:
+        question = "how many?"
+
+    assert (await link.call("same", Row())).question == "how many?"
 
 
 async def test_an_error_of_ours_arrives_as_what_it_is(link: Link) -> None:
