@@ -91,7 +91,7 @@ def shown(c: Continuation, systems: Systems) -> Continuation:
 class _NoGlue:
     """Assembles no tail."""
 
-    def ids(self, c: Continuation) -> None:
+    def ids(self, c: Continuation, *, quick: bool = False) -> None:
         return None
 
 

@@ -84,28 +84,14 @@ class Served:
         # Bytes and requests (0 for more of one that is served) wanted, and who waits.
         self._waiting: deque[tuple[int, int, asyncio.Future[None]]] | None = None
 
-    async def enter(self, size: int) -> None:
+    async def enter(self, size: int, count: int = 1) -> None:
         """Wait until a request of `size` bytes can be served. Balance with `leave`.
+
+        count: 0 for `size` bytes more of a request that is served already.
 
         Raises:
             Refusal: 429, too many are waiting already.
         """
-        await self._take(size, 1)
-
-    async def grow(self, size: int) -> None:
-        """Wait until a request that is served can take `size` bytes more. Raises as `enter`."""
-        await self._take(size, 0)
-
-    def resize(self, size: int, now: int) -> None:
-        """Correct the size of a request being served."""
-        self._bytes += now - size
-        if now < size:
-            self._admit()
-
-    def leave(self, size: int) -> None:
-        self._give(size, 1)
-
-    async def _take(self, size: int, count: int) -> None:
         if not self._waiting and self._fits(size, count):
             self._bytes += size
             self._count += count
@@ -131,10 +117,16 @@ class Served:
                     self._waiting.remove((size, count, turn))
                 self._admit()
             else:
-                self._give(size, count)
+                self.leave(size, count)
             raise
 
-    def _give(self, size: int, count: int) -> None:
+    def resize(self, size: int, now: int) -> None:
+        """Correct the size of a request being served."""
+        self._bytes += now - size
+        if now < size:
+            self._admit()
+
+    def leave(self, size: int, count: int = 1) -> None:
         self._bytes -= size
         self._count -= count
         if self._waiting:
@@ -169,7 +161,7 @@ class Place:
 
     async def grow(self) -> None:
         """Wait until the rest of its body can arrive too."""
-        await self._served.grow(self._expected - self._reserved)
+        await self._served.enter(self._expected - self._reserved, 0)
         self._reserved = self._expected
 
     def settle(self, size: int) -> None:

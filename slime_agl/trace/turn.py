@@ -110,7 +110,7 @@ class Turn:
 
     @property
     def output_length(self) -> int:
-        return sum(len(part.ids) for part in self.parts)
+        return len(self.parts[0].ids) if len(self.parts) == 1 else sum(len(part.ids) for part in self.parts)
 
     @property
     def finish(self) -> str:
@@ -122,15 +122,13 @@ class Turn:
 
     def output_ids(self) -> array:
         """All sampled ids of the turn, in order. A new array unless there is one part."""
-        return _joined("i", [part.ids for part in self.parts])
+        return self.parts[0].ids if len(self.parts) == 1 else _joined("i", [part.ids for part in self.parts])
 
     def output_logprobs(self) -> array:
-        return _joined("d", [part.logprobs for part in self.parts])
+        return self.parts[0].logprobs if len(self.parts) == 1 else _joined("d", [part.logprobs for part in self.parts])
 
 
 def _joined(typecode: str, arrays: list[array]) -> array:
-    if len(arrays) == 1:
-        return arrays[0]
     out = array(typecode)
     for piece in arrays:
         out.extend(piece)

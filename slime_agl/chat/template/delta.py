@@ -12,7 +12,7 @@ from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.seams import Seams
 from slime_agl.chat.template.systems import Systems
-from slime_agl.chat.template.tail import Continuation, Fork, Method, tail_of
+from slime_agl.chat.template.tail import Continuation, Fork, Method, TakesLong, tail_of
 from slime_agl.errors import ConfigError
 from slime_agl.trace.turn import Media
 
@@ -69,10 +69,13 @@ class DeltaEncoder:
         self._seams = Seams(renderer)
         self._short: set[tuple[frozenset[int], str]] = set()
 
-    def delta(self, c: Continuation) -> Delta | Fork:
+    def delta(self, c: Continuation, *, quick: bool = False) -> Delta | Fork:
         """Return the ids to append, or the reason why the turn cannot be extended.
 
         With method 'short' the cost grows with the new messages only; on first use, also with system message and tools.
+
+        Raises:
+            TakesLong: `quick`, and the real context would have to be rendered, or a new shape be proven.
         """
         kind = kind_of(c.reply, c.new_messages, prefilled=c.prefill is not None)
         if any(message["role"] == "assistant" for message in c.new_messages):
@@ -82,7 +85,9 @@ class DeltaEncoder:
             return Fork("unproven")
         if self._history == "template" and self._plan.rewrites(kind, c.kwargs, reasoning=_has_reasoning(c)):
             return Fork("history_rewritten")
-        ids = self._glue.ids(c) if method == "short" else None
+        if quick and method == "real":
+            raise TakesLong
+        ids = self._glue.ids(c, quick=quick) if method == "short" else None
         if ids is not None:
             return Delta(self._splice(ids, c.last_id), rendered=False)
         tail = tail_of(self._renderer, c, method)
@@ -96,10 +101,6 @@ class DeltaEncoder:
     def shown(self, messages: Sequence[dict], *, first: bool) -> list[dict]:
         """Return normalised messages with system messages as the template takes them; see `Systems.shown`."""
         return self._plan.systems.shown(messages, first=first)
-
-    def quick(self, c: Continuation) -> bool:
-        """Return False if `delta` may take tenths of a second, because this shape has to be proven first."""
-        return self._glue.knows(c)
 
     def _method(self, kind: str, kwargs: Mapping[str, object]) -> Method:
         """Ask the plan; cache proven kinds without template variables, as the plan's own lookup has to build a key."""

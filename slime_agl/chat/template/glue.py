@@ -20,14 +20,13 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 import orjson
 
 from slime_agl.chat.template.messages import Reply, ToolCall
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.shape import PROBE_TOOLS
-from slime_agl.chat.template.tail import Continuation, Fork, tail_of
+from slime_agl.chat.template.tail import Continuation, Fork, TakesLong, tail_of
 from slime_agl.lru import LRU
 
 CACHED = 1024
@@ -53,6 +52,10 @@ Manner = Callable[[str], str]
 """How a template writes content: unchanged (`str`) or stripped (`str.strip`)."""
 ContinuationShape = tuple[tuple[str, ...], int, bool, bytes]
 Kind = tuple[ContinuationShape, bool, bool]
+"""What the trials cover: a shape, whether without a system message, whether without tools.
+
+The trials bring their own system message and tools; for each real pair, `_cut_up` reads the pieces anew.
+"""
 
 
 class Glue:
@@ -68,32 +71,34 @@ class Glue:
         self._proving = threading.Lock()
         self._cached: LRU[object, tuple[Manner | None, Pieces | None]] = LRU(CACHED)
 
-    def ids(self, c: Continuation) -> list[int] | None:
-        """Return the ids that `tail_of` returns with method 'short', or None if the tail has to be rendered."""
+    def ids(self, c: Continuation, *, quick: bool = False) -> list[int] | None:
+        """Return the ids that `tail_of` returns with method 'short', or None if the tail has to be rendered.
+
+        Raises:
+            TakesLong: `quick`, and the trials of a new shape would have to run first.
+        """
         if not _assemblable(c):
             return None
-        manner, pieces = self._pieces(c)
+        manner, pieces = self._pieces(c, quick)
         if manner is None or pieces is None:
             return None
         # The text is encoded whole: tokens may span the border between a piece and a content.
         ids = self._renderer.encode(_joined(pieces, c.new_messages, manner))
         return ids if ids and ids[0] in self._renderer.marker_ids else None
 
-    def knows(self, c: Continuation) -> bool:
-        """Return False if `ids` would first run the trials of a new shape, which can take a few tenths of a second."""
-        return not _assemblable(c) or _kind(c) in self._proven
-
-    def _pieces(self, c: Continuation) -> tuple[Manner | None, Pieces | None]:
+    def _pieces(self, c: Continuation, quick: bool) -> tuple[Manner | None, Pieces | None]:
         shape, system = _shape(c), _system(c)
         key = (shape, system, c.tools and c.tools.text, self._renderer.stop_tokens)
         cached = self._cached.get(key)
         if cached is None:
-            manner = self._manner(c, system)
+            kind = shape, system is None, c.tools is None
+            if quick and kind not in self._proven:
+                raise TakesLong
+            manner = self._manner(c, kind, system)
             cached = self._cached[key] = (manner, _cut_up(self._renderer, c) if manner else None)
         return cached
 
-    def _manner(self, c: Continuation, system: str | None) -> Manner | None:
-        kind = _kind(c)
+    def _manner(self, c: Continuation, kind: Kind, system: str | None) -> Manner | None:
         if kind not in self._proven:
             with self._proving:
                 # Each kind costs about a hundred renders, once. The bound is for agents that send other template
@@ -111,39 +116,39 @@ def _shape(c: Continuation) -> ContinuationShape:
 
 
 def _system(c: Continuation) -> str | None:
-    return c.context[0]["content"] if c.context and c.context[0]["role"] == "system" else None
-
-
-def _kind(c: Continuation) -> Kind:
-    """Return what the trials cover: a shape, with or without a system message, with or without tools.
-
-    The trials bring their own system message and tools; for each real pair, `_cut_up` reads the pieces anew.
-    """
-    return _shape(c), _system(c) is None, c.tools is None
+    first = c.context[0] if len(c.context) else None
+    return first["content"] if first is not None and first["role"] == "system" else None
 
 
 def _assemblable(c: Continuation) -> bool:
     """Check that the trials cover the new messages: text only, no keys but names and the ids of this turn's calls."""
     if c.prefill is not None or len(c.new_messages) > MOST_MESSAGES:
         return False
-    ids = {call.id for call in c.reply.tool_calls}
     for message in c.new_messages:
         extra = len(message) - 2
         if not isinstance(message["content"], str):
             return False
-        if extra and (message["role"] != "tool" or extra != ("name" in message) + (message.get("tool_call_id") in ids)):
-            return False
+        if extra:
+            own = message.get("tool_call_id") in {call.id for call in c.reply.tool_calls}
+            if message["role"] != "tool" or extra != ("name" in message) + own:
+                return False
     return True
 
 
 def _ragged(messages: Sequence[dict]) -> bool:
     """Check for contents that are empty or have white space at an end, which many templates strip."""
-    return any(not said or said[0].isspace() or said[-1].isspace() for said in (m["content"] for m in messages))
+    for message in messages:
+        said = message["content"]
+        if not said or said[0].isspace() or said[-1].isspace():
+            return True
+    return False
 
 
 def _joined(pieces: Pieces, messages: Sequence[dict], manner: Manner) -> str:
-    said = (manner(message["content"]) for message in messages)
-    return "".join(part for pair in zip_longest(pieces, said, fillvalue="") for part in pair)
+    written = [pieces[0]]
+    for message, piece in zip(messages, pieces[1:], strict=True):
+        written += manner(message["content"]), piece
+    return "".join(written)
 
 
 def _cut_up(renderer: Renderer, c: Continuation) -> Pieces | None:

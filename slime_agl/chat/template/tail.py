@@ -17,11 +17,17 @@ from typing import Literal
 from slime_agl.chat.template.messages import Reply, call_entry
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.tools import Tools
-from slime_agl.errors import TemplateError
+from slime_agl.errors import SlimeAglError, TemplateError
 from slime_agl.trace.turn import Media
 
 Method = Literal["short", "real", "fork"]
 """How to make the tokens of a continuation: render it after a short context or the real one, or fork."""
+
+
+class TakesLong(SlimeAglError):
+    """A continuation would take longer than an event loop may be held up, up to a few tenths of a second."""
+
+    boundary = "chat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import cast
 
 import orjson
 from aiohttp import web
@@ -30,7 +29,6 @@ from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.commits import TurnSink
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 KEEP_ALIVE_SECONDS = 10.0
 CLIENT_GONE = 499
@@ -125,7 +123,10 @@ class _Surface:
                 raw = await self._body(request, session, limit, place)
                 size = len(raw)
                 place.settle(size)
-                body, digest = _json_of(raw, lambda raw: self._repeats.parse(raw, dialect.array, session.seen))
+                try:
+                    body, digest = self._repeats.parse(raw, dialect.array, session.seen)
+                except orjson.JSONDecodeError as error:
+                    raise _not_json(error) from error
                 del raw
                 exchange = dialect.read(body, session)
                 session.bounds.check_turns(exchange.turns)
@@ -280,14 +281,14 @@ def _series(counter: str) -> str:
 
 
 def _parsed(raw: bytes) -> object:
-    return _json_of(raw, plain)
-
-
-def _json_of(raw: bytes, parse: Callable[[bytes], T]) -> T:
     try:
-        return parse(raw)
+        return plain(raw)
     except orjson.JSONDecodeError as error:
-        raise Refusal(400, f"the request body is not JSON: {error}") from error
+        raise _not_json(error) from error
+
+
+def _not_json(error: orjson.JSONDecodeError) -> Refusal:
+    return Refusal(400, f"the request body is not JSON: {error}")
 
 
 def _still_wanted(session: Session, call: Call) -> None:

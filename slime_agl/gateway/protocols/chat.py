@@ -209,14 +209,16 @@ class Usage:
     @classmethod
     def of(cls, answers: Sequence[TurnAnswer], n: int = 1) -> Usage:
         """Add up a call's answers, of which each n share a prompt."""
-        parts = [part for answer in answers for part in answer.turn.parts]
-        firsts = [answer.turn.parts[0].cached_tokens for answer in answers[::n] if answer.turn.parts]
-        return cls(
-            prompt=sum(answer.prompt_tokens for answer in answers[::n]),
-            cached=sum(firsts),
-            output=sum(len(part.ids) for part in parts),
-            reasoning=sum(part.meta.get("reasoning_tokens") or 0 for part in parts),
-        )
+        prompt = cached = output = reasoning = 0
+        for at, answer in enumerate(answers):
+            parts = answer.turn.parts
+            if at % n == 0:
+                prompt += answer.prompt_tokens
+                cached += parts[0].cached_tokens if parts else 0
+            for part in parts:
+                output += len(part.ids)
+                reasoning += part.meta.get("reasoning_tokens") or 0
+        return cls(prompt, cached, output, reasoning)
 
 
 def finish_reason(answer: TurnAnswer) -> str:

@@ -137,7 +137,9 @@ def objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 def stops(body: Mapping[str, Any], name: str = "stop") -> tuple[str, ...]:
     """A stop string or a list of them."""
-    stop = body.get(name) or ()
+    stop = body.get(name)
+    if not stop:
+        return ()
     stop = (stop,) if isinstance(stop, str) else stop
     if not isinstance(stop, list | tuple) or not all(isinstance(text, str) and text for text in stop):
         raise bad_field(name, f"{name} must be a string or a list of non-empty strings")
@@ -153,7 +155,9 @@ def ids(value: object, name: str) -> tuple[int, ...]:
 
 def sampling(body: Mapping[str, Any]) -> dict[str, float]:
     """Sampling parameters in SGLang's names."""
-    found = {}
+    found: dict[str, float] = {}
+    if SAMPLING.keys().isdisjoint(body):
+        return found
     for name, engine_name in SAMPLING.items():
         value = body.get(name)
         if value is None:
@@ -168,7 +172,8 @@ def template_kwargs(body: Mapping[str, Any], effort: object = None) -> dict[str,
     """Chat template variables: `chat_template_kwargs`, and the two with fields of their own."""
     found = dict(mapping(body, "chat_template_kwargs"))
     try:
-        orjson.dumps(found)
+        if found:
+            orjson.dumps(found)
     except TypeError as error:
         raise bad_field("chat_template_kwargs", f"chat_template_kwargs are nested too deeply: {error}") from error
     if body.get("enable_thinking") is not None:

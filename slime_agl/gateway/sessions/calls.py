@@ -99,7 +99,6 @@ class Call:
     def arrive(self) -> None:
         self.waiting += 1
         self._tell()
-        self._cancel_timer()
 
     def leave(self, give_up: Callable[[Call], None]) -> None:
         """Record that a client left without its answer. `give_up` runs if no retry arrives in time."""
@@ -119,18 +118,16 @@ class Call:
         if self._unwanted is not None:
             self._unwanted.set()
         self._tell()
-        self._cancel_timer()
 
     def settle(self) -> None:
         """Record that the answer reached a client."""
         self.delivered = True
-        self._cancel_timer()
+        self._tell()
 
     def _tell(self) -> None:
+        """Wake `claimed`, and end the grace period."""
         if self._changed is not None:
             self._changed.set()
-
-    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

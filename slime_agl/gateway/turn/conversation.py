@@ -103,7 +103,7 @@ class Context(Sequence[Message]):
         if at != 0:
             return self._made()[at]
         root = self._node.root
-        return normalise(list(root.added[:1]))[0] if root.shown is None else root.shown[0]
+        return normalise([root.added[0]])[0] if root.shown is None else root.shown[0]
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._made())

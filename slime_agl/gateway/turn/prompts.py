@@ -6,13 +6,14 @@ would cost time with its length, and would not reproduce sampled ids: encode(dec
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 
 from slime_agl.chat.template.delta import Delta, DeltaEncoder
 from slime_agl.chat.template.messages import normalise, reply_message
 from slime_agl.chat.template.renderer import Renderer
-from slime_agl.chat.template.tail import Continuation, Fork
+from slime_agl.chat.template.tail import Continuation, Fork, TakesLong
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.refusal import Refusal
 from slime_agl.gateway.request import Message, TurnRequest
@@ -131,8 +132,9 @@ class PromptMaker:
         )
         texts, images = _texts(normal)
         said = sum(map(len, texts))
-        if said < SHORT_DELTA and not images and self._delta.quick(continuation):
-            return self._delta.delta(continuation)
+        if said < SHORT_DELTA and not images:
+            with contextlib.suppress(TakesLong):
+                return self._delta.delta(continuation, quick=True)
         return await self._long.run(session, partial(self._delta.delta, continuation), said, *texts)
 
     async def _encode(

@@ -169,7 +169,7 @@ class Sampler:
         """
         params, limit = draft.params, draft.params["max_new_tokens"]
         stops = Stops.of(params, self._decode) if params.get("stop") else None
-        constrained = not CONSTRAINTS.isdisjoint(name for name, value in params.items() if value is not None)
+        constrained = any([params.get(name) is not None for name in CONSTRAINTS])
         pause = FIRST_PAUSE
         while True:
             asked = {**params, "max_new_tokens": limit - draft.length}
