@@ -13,7 +13,7 @@ from slime_agl.chat.proof.probes import KINDS
 from slime_agl.chat.template.delta import Delta, DeltaEncoder, kind_of
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.renderer import Renderer
-from slime_agl.chat.template.tail import Continuation, Fork
+from slime_agl.chat.template.tail import Continuation, Fork, TakesLong
 from slime_agl.chat.template.tools import Tools
 from slime_agl.errors import ConfigError
 
@@ -288,3 +288,11 @@ def test_a_proven_delta_is_the_tail_for_qwen3(qwen: Renderer, c: Continuation) -
 def test_a_proven_delta_is_the_tail_for_smollm2(smollm2: Renderer, c: Continuation) -> None:
     PLANS.setdefault("smollm2", (smollm2, audit(smollm2)))
     assert_is_tail_of_the_full_render(*PLANS["smollm2"], c)
+
+
+def test_the_real_context_is_not_rendered_in_a_hurry(renderers: Callable[..., Renderer]) -> None:
+    renderer = renderers("looks_back")
+    c, encoder = after(Reply("", "", (CALL,)), RESULT), DeltaEncoder(renderer, audit(renderer))
+    with pytest.raises(TakesLong):
+        encoder.delta(c, quick=True)
+    assert isinstance(encoder.delta(c), Delta)

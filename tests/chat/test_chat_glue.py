@@ -12,7 +12,7 @@ from slime_agl.chat.template.glue import Glue
 from slime_agl.chat.template.messages import Reply, ToolCall
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.shape import PROBE_TOOLS
-from slime_agl.chat.template.tail import Continuation, Tail, tail_of
+from slime_agl.chat.template.tail import Continuation, TakesLong, Tail, tail_of
 from slime_agl.chat.template.tools import Tools
 
 
@@ -148,3 +148,13 @@ def test_an_agent_that_invents_variables_does_not_cost_trials_for_ever(chatml: R
         del chatml.render
         cost = len(renders) - count
     assert cost == 0
+
+
+def test_a_shape_is_not_proven_in_a_hurry(chatml: Renderer) -> None:
+    glue = Glue(chatml)
+    with pytest.raises(TakesLong):
+        glue.ids(after("a"), quick=True)
+    proven = glue.ids(after("a"))
+    assert proven and glue.ids(after("a"), quick=True) == proven
+    with pytest.raises(TakesLong):
+        glue.ids(after("a", tools=Tools(PROBE_TOOLS)), quick=True)
