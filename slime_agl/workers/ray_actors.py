@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray import cloudpickle
 from ray._private.state import available_resources_per_node  # there is no public way to ask per node
+from ray.cloudpickle.cloudpickle_fast import dumps
 from ray.exceptions import NodeDiedError, ObjectLostError, RayActorError, TaskCancelledError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -134,10 +134,10 @@ def sealed(value: Any) -> Letter:
     """
     buffers: list[pickle.PickleBuffer] = []
     # Ray's own pickler, as classes of the driver's script are known here only.
-    body = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    body = dumps(value, protocol=5, buffer_callback=buffers.append)
     if sum(buffer.raw().nbytes for buffer in buffers) > INLINE_BYTES:
         return body, buffers
-    return cloudpickle.dumps(value, protocol=5) if buffers else body
+    return dumps(value, protocol=5) if buffers else body
 
 
 def opened(letter: Letter) -> Any:

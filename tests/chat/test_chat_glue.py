@@ -12,7 +12,7 @@ from slime_agl.chat.template.glue import Glue
 from slime_agl.chat.template.messages import Reply, ToolCall
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.shape import PROBE_TOOLS
-from slime_agl.chat.template.tail import Continuation, TakesLong, Tail, tail_of
+from slime_agl.chat.template.tail import Continuation, Tail, TakesLong, tail_of
 from slime_agl.chat.template.tools import Tools
 
 
