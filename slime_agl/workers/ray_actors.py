@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import ray
 from ray._private.state import available_resources_per_node  # there is no public way to ask per node
@@ -25,6 +26,7 @@ CONTROL_CALLS, BULK_CALLS, SPARE_RUNS = 32, 4, 8
 # Up to here a copy of arrays costs less than a place of their own in the object store.
 INLINE_BYTES = 64 * 1024
 
+LANES: tuple[Lane, ...] = get_args(Lane)
 Letter = bytes | tuple[bytes, list[pickle.PickleBuffer]]
 """A value as one argument of a call, or as its result; see `sealed`."""
 
@@ -60,6 +62,7 @@ class RayActor:
         self.name, self.node = plan.name, node
         self._moved = moved
         self._handle = handle
+        self._lanes = {lane: handle.call.options(concurrency_group=lane) for lane in LANES}
         self._death: WorkerDied | None = None
 
     @property
@@ -69,7 +72,7 @@ class RayActor:
     async def call(self, method: str, /, *arguments: Any, lane: Lane = "control") -> Any:
         if self._death is not None:
             raise self._death
-        ref = self._handle.call.options(concurrency_group=lane).remote(sealed((method, arguments)))
+        ref = self._lanes[lane].remote(sealed((method, arguments)))
         answer = asyncio.ensure_future(self._answer(ref))
         try:
             return await asyncio.shield(answer)
@@ -132,12 +135,25 @@ def sealed(value: Any) -> Letter:
     As bytes, which Ray passes on as they are: packing values itself, it takes a fifth of what an execution costs the
     caller (1.16 ms instead of 0.90). Large arrays stay outside, so that Ray shares them instead of copying them.
     """
-    buffers: list[pickle.PickleBuffer] = []
-    # Ray's own pickler, as classes of the driver's script are known here only.
-    body = dumps(value, protocol=5, buffer_callback=buffers.append)
+    body, buffers = _pickled(value, apart=True)
     if sum(buffer.raw().nbytes for buffer in buffers) > INLINE_BYTES:
         return body, buffers
-    return dumps(value, protocol=5) if buffers else body
+    return _pickled(value, apart=False)[0] if buffers else body
+
+
+def _pickled(value: Any, *, apart: bool) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle a value; what only this process can import, such as a class of its script, by value, as Ray does.
+
+    apart: return the buffers of arrays beside the bytes.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    aside = buffers.append if apart else None
+    with contextlib.suppress(pickle.PicklingError, AttributeError, TypeError):
+        body = pickle.dumps(value, protocol=5, buffer_callback=aside)
+        if b"__main__" not in body:
+            return body, buffers
+    buffers.clear()
+    return dumps(value, protocol=5, buffer_callback=aside), buffers
 
 
 def opened(letter: Letter) -> Any:

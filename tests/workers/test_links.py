@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -123,11 +124,19 @@ async def test_on_ray_small_arrays_travel_within_the_bytes(link: Link) -> None:
 
 @pytest.mark.ray
 @pytest.mark.parametrize("transport", [pytest.param(ray_actors, id="ray")], indirect=True)
-async def test_on_ray_classes_travel_that_only_this_process_knows(link: Link) -> None:
+@pytest.mark.parametrize("module", [__name__, "__main__"])
+async def test_on_ray_classes_travel_that_only_this_process_knows(
+    link: Link, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
     class Row:
         question = "how many?"
 
+    if module == "__main__":  # as in a script that builds its rows itself
+        Row.__module__, Row.__qualname__ = module, "Row"
+        monkeypatch.setattr(sys.modules[module], "Row", Row, raising=False)
     assert (await link.call("same", Row())).question == "how many?"
+    row, numbers = await link.call("same", (Row(), np.arange(100_000)))
+    assert row.question == "how many?" and (numbers == np.arange(100_000)).all()
 
 
 async def test_an_error_of_ours_arrives_as_what_it_is(link: Link) -> None:
