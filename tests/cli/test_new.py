@@ -86,6 +86,21 @@ def test_the_check_is_run_where_the_copy_is_and_its_status_is_returned(tmp_path:
     assert words[3:8] == ["check", "--agent", "shop.agent:shop", "--data", "shop/train.jsonl"]
 
 
+def test_an_example_with_a_trainer_of_its_own_is_copied_and_run_for_a_step(tmp_path: Path, monkeypatch):
+    ran = []
+
+    def run(words, *, cwd, env):
+        ran.append((words[1:], cwd))
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(command.subprocess, "run", run)
+    done = invoke("shop", "--from", "agent_lightning_trainer", "--into", str(tmp_path))
+    assert done.exit_code == 0 and f"cd {tmp_path / 'shop'} && python train.py --local" in done.stdout
+    assert ran == [(["train.py", "--local", "--steps", "1", "--runners", "2"], tmp_path / "shop")]
+    assert {path.name for path in (tmp_path / "shop").iterdir()} == {"README.md", "agent.py", "train.py"}
+    assert (tmp_path / "shop" / "README.md").read_text().startswith("# shop\n")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -103,5 +118,6 @@ def test_mistakes_are_told_and_nothing_is_made(words: list[str], told: str, tmp_
 
 def test_the_list_has_a_line_per_example():
     lines = invoke("--list").stdout.splitlines()
-    assert {line.split()[0] for line in lines} >= set(NAMES) and all(len(line.split()) > 4 for line in lines)
+    folders = {path.parent.name for path in EXAMPLES.glob("*/README.md")}
+    assert {line.split()[0] for line in lines} == folders > set(NAMES) and all(len(line.split()) > 4 for line in lines)
     assert invoke().exit_code == 2

@@ -14,6 +14,8 @@ from slime_agl.cli.visible import echo
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 # Rows and executions per row of the check: enough to see that all parts fit.
 ROWS, SAMPLES, TOKENS = 2, 2, 32
+# The same for an example that a Trainer trains.
+TRAIN, FEW_STEPS = ["train.py", "--local"], ["--steps", "1", "--runners", "2"]
 
 
 @click.command()
@@ -27,7 +29,8 @@ def new(name: str | None, example: str, into: Path, check: bool, listing: bool) 
 
     Makes the folder NAME, which stands alone: agent, rows, agl.yaml, README, and a run.sh that trains it with slime or,
     with --local, runs it here. Then checks it: a few rows go through the rollout function that slime calls, with a
-    small model on the CPU. Exit status: that of the check.
+    small model on the CPU. agent_lightning_trainer has a train.py instead, of which the check runs a step. Exit status:
+    that of the check.
     """
     from slime_agl.cli.new.copying import copy_example, example_names, examples_directory
 
@@ -41,6 +44,9 @@ def new(name: str | None, example: str, into: Path, check: bool, listing: bool) 
     click.echo(
         f"made {copied.folder} from {example}: {', '.join(sorted(path.name for path in copied.folder.iterdir()))}"
     )
+    if copied.agent is None:
+        click.echo(f"run it:    cd {copied.folder} && python {' '.join(TRAIN)}")
+        sys.exit(_run([*TRAIN, *FEW_STEPS], copied.folder) if check else 0)
     words = _check_words(copied.folder, copied.agent)
     there = "" if into == Path(".") else f"cd {into} && "
     click.echo(f"check it:  {there}slime-agl {' '.join(words)}")
@@ -49,7 +55,7 @@ def new(name: str | None, example: str, into: Path, check: bool, listing: bool) 
     if check:
         if (copied.folder / "stand_in.py").exists() and isinstance(copied.agent, str):
             click.echo("checking it with SmolLM2, which cannot do this task: its rewards will be equal")
-        sys.exit(_run(words, into))
+        sys.exit(_run(["-m", "slime_agl.cli.main", *words], into))
 
 
 def _about(folder: Path) -> str:
@@ -80,8 +86,8 @@ def _check_words(folder: Path, agent: object) -> list[str]:
 
 
 def _run(words: list[str], folder: Path) -> int:
-    """Run the check in a process of its own, as the user would in that folder."""
-    command = [sys.executable, "-m", "slime_agl.cli.main", *words]
+    """Run the check in a process of its own, as the user would in that folder. words: after `python`."""
+    command = [sys.executable, *words]
     environment = {**os.environ, "EXAMPLES": str(folder.resolve())}
     environment.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     status = subprocess.run(command, cwd=folder, env=environment).returncode

@@ -15,24 +15,29 @@ from slime_agl.errors import ConfigError, closest
 
 # What all examples share; a copy has its own.
 SHARED = ("common.sh", "local.py")
+# Files that an example has: one that slime's own driver trains, and one that a Trainer of Agent Lightning trains.
+KINDS = (("run.sh", "agl.yaml", "train.jsonl"), ("train.py", "agent.py"))
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 TEXTS = frozenset({".py", ".sh", ".md", ".yaml", ".json", ".jsonl", ".toml", ".txt"})
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A copied example. agent: as `agl.agent` names it, or the mapping of a program."""
+    """A copied example.
+
+    agent: as `agl.agent` names it, or the mapping of a program; None if the example's own train.py names it.
+    """
 
     folder: Path
-    agent: str | dict[str, Any]
+    agent: str | dict[str, Any] | None
 
 
 def example_names(examples: Path) -> list[str]:
     """Names of the folders that can be copied."""
     return sorted(
-        path.parent.name
-        for path in examples.glob("*/agl.yaml")
-        if all((path.parent / name).is_file() for name in ("run.sh", "train.jsonl", "README.md"))
+        readme.parent.name
+        for readme in examples.glob("*/README.md")
+        if any(all((readme.parent / name).is_file() for name in kind) for kind in KINDS)
     )
 
 
@@ -66,13 +71,16 @@ def copy_example(example: str, name: str, parent: Path) -> Copied:
         raise ConfigError(f"{folder} exists; choose another name, or move it away")
     try:
         shutil.copytree(examples / example, folder, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-        for file in SHARED:
+        with_driver = (folder / "run.sh").exists()
+        for file in SHARED if with_driver else ():
             shutil.copy(examples / file, folder / file)
         for file in folder.rglob("*"):
             if file.is_file() and file.suffix in TEXTS and file.name not in SHARED:
                 _rename_in(file, example, name)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error
+    if not with_driver:
+        return Copied(folder, None)
     section = yaml.safe_load((folder / "agl.yaml").read_text(encoding="utf-8"))["agl"]
     return Copied(folder, section["agent"])
 
