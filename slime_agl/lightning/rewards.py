@@ -16,7 +16,7 @@ from slime_agl.lightning._agl import (
     get_reward_value,
     query_linked_spans,
 )
-from slime_agl.lightning.spans import TURN_INDEX
+from slime_agl.trace.turn import TURN_INDEX
 
 # Difference between the clocks of machines that are kept in time.
 CLOCKS_SECONDS = 0.05

@@ -13,10 +13,9 @@ from slime_agl.lightning._agl import Attributes, Span
 from slime_agl.lightning.owner import Name
 from slime_agl.lightning.store import ReleasingStore
 from slime_agl.trace.ledger import Ledger
-from slime_agl.trace.turn import Turn
+from slime_agl.trace.turn import TURN_INDEX, Turn
 
 TURN_SPAN = "openai.chat.completion"
-TURN_INDEX = "slime_agl.turn.index"
 ANNOTATION = "agentlightning.annotation"
 REWARD = "agentlightning.reward"
 _BATCH = 64

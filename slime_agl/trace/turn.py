@@ -19,6 +19,8 @@ __all__ = ["Sampled", "Turn"]
 STOP, LENGTH, ABORT = "stop", "length", "abort"
 # Leads the reason of a turn that its agent received, but that is not chosen to train.
 SKIPPED = "skipped_"
+# Attribute of a turn's span that names the turn.
+TURN_INDEX = "slime_agl.turn.index"
 
 
 def token_array(ids: Iterable[int]) -> array:

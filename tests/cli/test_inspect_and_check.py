@@ -59,6 +59,8 @@ def test_an_execution_is_shown_token_by_token(run_dir):
     shown = invoke("inspect", str(run_dir), "--execution", name[:6])
     assert '{"name": "add", "arguments": {"a": 1, "b": 2}}' in shown.stdout
     assert "continues 0" in shown.stdout and "reward primary 1 after 2 turns" in shown.stdout
+    spans = shown.stdout.partition("spans")[2]
+    assert "turn 0" in spans and "gen_ai" not in spans, "what the turns above tell is not told twice"
 
 
 def test_an_execution_may_be_called_as_the_table_calls_it(run_dir):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slime_agl.lightning._agl import Span
 from slime_agl.lightning.rewards import in_order, rewards_of
-from slime_agl.lightning.spans import TURN_INDEX
+from slime_agl.trace.turn import TURN_INDEX
 
 
 def turn(number: int, sequence_id: int, started: float, ended: float) -> Span:

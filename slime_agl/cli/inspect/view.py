@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -19,6 +20,7 @@ from slime_agl.report.evaluations import EvalFigures
 from slime_agl.report.fate import TurnFate, fates
 from slime_agl.report.passing import Figure
 from slime_agl.report.summary import Pair, Row, row
+from slime_agl.trace.turn import TURN_INDEX
 
 TRAINED, MASKED, GLUE, FAILED = "bold black on green", "black on bright_black", "dim", "bold red"
 LONGEST_TASK = 400
@@ -124,14 +126,21 @@ def _spans(execution: RecordedExecution) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="spans", title_justify="left")
     for name in ("at", "seconds"):
         table.add_column(name, justify="right")
-    table.add_column("name")
+    table.add_column("name", overflow="fold")
     table.add_column("attributes", overflow="fold")
     for span in execution.spans:
-        attributes = ", ".join(f"{name}={value}" for name, value in span["attributes"].items())
         table.add_row(
-            f"{span['at']:.2f}", f"{span['seconds']:.2f}", safe_text(span["name"]), safe_text(attributes[:LONGEST_TASK])
+            f"{span['at']:.2f}", f"{span['seconds']:.2f}", safe_text(span["name"]), safe_text(_attributes(span))
         )
     return table
+
+
+def _attributes(span: Mapping[str, Any]) -> str:
+    """A line per attribute; for a turn, which is shown above, its index alone."""
+    found = span["attributes"]
+    if TURN_INDEX in found:
+        return f"turn {found[TURN_INDEX]}"
+    return "\n".join(f"{name}={value}"[:LONGEST_TASK] for name, value in found.items())
 
 
 def _depths(execution: RecordedExecution) -> dict[int, int]:
