@@ -15,12 +15,12 @@ NAMES = {
 }
 ROWS = (
     ("turns/s on one core, 64 sessions at once", "rate", "{:.0f}", True),
-    ("CPU a turn there, ms", "cpu", "{:.3f}", False),
-    ("added latency a turn, one at a time, p50 ms", "added", "{:.2f}", False),
+    ("CPU per turn there, ms", "cpu", "{:.3f}", False),
+    ("added latency per turn, one at a time, p50 ms", "added", "{:.2f}", False),
     ("turns/s on one core, 512 sessions at once", "crowd_rate", "{:.0f}", True),
-    ("CPU a turn there, ms", "crowd_cpu", "{:.3f}", False),
+    ("CPU per turn there, ms", "crowd_cpu", "{:.3f}", False),
     ("CPU of one 50-turn session that grows to 32k tokens, ms", "long_cpu", "{:.0f}", False),
-    ("memory for 1000 turns held in 10-turn sessions, MiB", "held", "{:.1f}", False),
+    ("memory per 1000 turns kept in 10-turn sessions, MiB", "held", "{:.1f}", False),
     ("errors", "errors", "{:d}", None),
 )
 
