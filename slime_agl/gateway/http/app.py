@@ -12,6 +12,7 @@ from aiohttp import web
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.gateway.bodies import Place, check_kind, json_bytes, read_body
 from slime_agl.gateway.door import Door, presented_key
+from slime_agl.gateway.http.answers import Answers
 from slime_agl.gateway.http.connections import Connection, answered
 from slime_agl.gateway.http.events import take_event
 from slime_agl.gateway.http.models import Models
@@ -60,7 +61,7 @@ class _Surface:
 
     def __init__(self, sessions: Sessions, renderer: Renderer, model: str, door: Door, sink: TurnSink) -> None:
         self._sessions, self._models, self._door, self._sink = sessions, Models(model), door, sink
-        self._repeats = Repeats()
+        self._repeats, self._answers = Repeats(), Answers()
         self._openai = ChatCompletions(model, renderer.token_bytes)
         self._anthropic = AnthropicMessages(model)
         self.routes = Routes()
@@ -148,9 +149,7 @@ class _Surface:
                 return await self._stream(request, session, call, dialect, exchange)
             answers = await answered(request, call)
             _still_wanted(session, call)
-            response = _json(exchange.body(answers))
-            await response.prepare(request)
-            await response.write_eof()
+            response = await self._answers.send(request, exchange.body(answers))
             call.settle()
             return response
         finally:
