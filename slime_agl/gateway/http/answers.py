@@ -1,7 +1,7 @@
-"""JSON answers, written as prepared pieces.
+"""Write the answers of turns from prepared pieces.
 
-Why not `web.Response`: it collects headers in a multidict and writes them one by one, in 25 calls of Python. What is
-sent is the same (`tests/gateway/test_gateway_answers.py`).
+Why not `web.Response`: it collects headers in a multidict and writes them one by one, which is 3 to 6 % of the gateway's
+CPU per turn (`scripts/bench/gateway --other`, three interleaved rounds). What is sent is the same, header by header.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEAD = (
 
 
 class _Sent(web.StreamResponse):
-    """Stands for an answer that is on its way, which leaves the server nothing to do."""
+    """Stands for an answer that is on its way, and leaves the server nothing to do."""
 
     async def prepare(self, request: web.BaseRequest) -> None:
         pass
