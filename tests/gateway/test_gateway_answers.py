@@ -59,8 +59,8 @@ async def test_prepared_pieces_are_what_aiohttp_writes(opened: Any, monkeypatch:
     plain_line, plain_headers, plain_body = await answer(reader)
     assert await asyncio.wait_for(reader.read(), 10) == b"", "aiohttp wrote the second one, and closed"
     writer.close()
-    assert plain_headers["Connection"] == "close"
-    del plain_headers["Connection"]
+    assert plain_headers["Connection"] == "close" and "aiohttp" in plain_headers["Server"]
+    del plain_headers["Connection"], plain_headers["Server"]
     assert line == plain_line == "HTTP/1.1 200 OK"
     assert sorted(headers.items()) == [
         (name, value if name != "Content-Length" else headers[name]) for name, value in sorted(plain_headers.items())
