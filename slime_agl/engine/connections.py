@@ -15,6 +15,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -70,7 +71,7 @@ class Connections:
     """
 
     def __init__(self, limit: int = 0) -> None:
-        self._room = asyncio.Semaphore(limit) if limit else None
+        self._room = asyncio.Semaphore(limit) if limit else nullcontext()
         self._origins: dict[str, _Origin] = {}
         self._open: set[_Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -92,8 +93,6 @@ class Connections:
             NotConnected: nothing was sent.
             ConnectionBroke: the request may have been processed.
         """
-        if self._room is None:
-            return await self._post(url, body, headers or {}, read, largest)
         async with self._room:
             return await self._post(url, body, headers or {}, read, largest)
 

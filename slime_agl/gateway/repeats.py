@@ -64,7 +64,7 @@ class _Noted:
 
 
 class Seen:
-    """What one attempt has sent. checked: leading elements of the array that need no second check, see `unchecked`."""
+    """What one attempt has sent. checked: leading elements of the array that passed their check, see `unchecked`."""
 
     __slots__ = ("checked", "misses", "noted")
 

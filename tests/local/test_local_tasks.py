@@ -189,8 +189,8 @@ def test_tokens_of_older_weights_train_too(training):
 @pytest.mark.parametrize("fault", ["reencode", "shift_mask", "train_twice"])
 def test_tokens_that_were_not_sampled_so_stop_every_task(training, task: str, fault: str):
     with pytest.raises(InvariantError):
-        # Several steps: two executions of a step may happen to be equal, so that exchanging them is no fault.
-        list(islice(training(task, small=True, corrupt=fault), 5))
+        # Copying one execution to another changes nothing if both happen to be equal, so it gets several steps.
+        list(islice(training(task, small=True, corrupt=fault), 5 if fault == "train_twice" else 1))
     assert next(training(task, small=True)).checked > 0
 
 

@@ -118,21 +118,25 @@ async def script() -> Script:
 Make = Callable[..., Any]
 
 
+def fleet_of(script: Script, count: int, limit: int, **workers: Any) -> Fleet:
+    """A fleet that is not started."""
+    return Fleet(
+        config=Config(agent="some.agent", workers=WorkersConfig(count=count, **workers)),
+        renderer=cast(Any, None),
+        transport=cast(Any, script),
+        plan=lambda number: Plan(name=f"w{number}", target=""),
+        count=count,
+        limit=limit,
+    )
+
+
 @pytest.fixture
 async def make(script: Script) -> AsyncIterator[Make]:
     """A fleet on this event loop: `start` and `stop` of its own thread are left out."""
     made: list[Fleet] = []
 
     async def fleet(count: int = 2, limit: int = 100, **workers: Any) -> Fleet:
-        config = Config(agent="some.agent", workers=WorkersConfig(count=count, **{"slots": 4, **workers}))
-        new = Fleet(
-            config=config,
-            renderer=cast(Any, None),
-            transport=cast(Any, script),
-            plan=lambda number: Plan(name=f"w{number}", target=""),
-            count=count,
-            limit=limit,
-        )
+        new = fleet_of(script, count, limit, **{"slots": 4, **workers})
         new._home.running = True
         await new._start()
         await new.begin_step(0, 1.0, 1.0)
@@ -429,14 +433,7 @@ async def test_a_cluster_that_does_not_answer_is_waited_for_no_longer_than_worke
 
 
 def test_the_garbage_collector_spares_what_starting_loaded_until_the_fleet_stops(script: Script) -> None:
-    fleet = Fleet(
-        config=Config(agent="some.agent", workers=WorkersConfig(count=1)),
-        renderer=cast(Any, None),
-        transport=cast(Any, script),
-        plan=lambda number: Plan(name=f"w{number}", target=""),
-        count=1,
-        limit=1,
-    )
+    fleet = fleet_of(script, 1, 1)
     before = gc.get_threshold()
     fleet.start()
     try:

@@ -36,6 +36,7 @@ KINDS = [
     pytest.param(subprocesses, id="subprocess"),
     pytest.param(ray_actors, id="ray", marks=pytest.mark.ray),
 ]
+ON_RAY = pytest.mark.parametrize("transport", KINDS[1:], indirect=True)
 
 
 @pytest.fixture(params=KINDS)
@@ -110,8 +111,7 @@ async def test_arrays_travel_uncopied(link: Link) -> None:
     assert await link.call("shares_memory", array)
 
 
-@pytest.mark.ray
-@pytest.mark.parametrize("transport", [pytest.param(ray_actors, id="ray")], indirect=True)
+@ON_RAY
 async def test_on_ray_small_arrays_travel_within_the_bytes(link: Link) -> None:
     from slime_agl.workers.ray_actors import INLINE_BYTES, opened, sealed
 
@@ -122,8 +122,7 @@ async def test_on_ray_small_arrays_travel_within_the_bytes(link: Link) -> None:
     assert len(body) < 1000 and buffer.raw().nbytes == INLINE_BYTES + 8
 
 
-@pytest.mark.ray
-@pytest.mark.parametrize("transport", [pytest.param(ray_actors, id="ray")], indirect=True)
+@ON_RAY
 @pytest.mark.parametrize("module", [__name__, "__main__"])
 async def test_on_ray_classes_travel_that_only_this_process_knows(
     link: Link, monkeypatch: pytest.MonkeyPatch, module: str

@@ -75,7 +75,7 @@ class DeltaEncoder:
         With method 'short' the cost grows with the new messages only; on first use, also with system message and tools.
 
         Raises:
-            TakesLong: `quick`, and the real context would have to be rendered, or a new shape be proven.
+            TakesLong: `quick` is set, and the real context would have to be rendered or a new shape tried.
         """
         kind = kind_of(c.reply, c.new_messages, prefilled=c.prefill is not None)
         if any(message["role"] == "assistant" for message in c.new_messages):

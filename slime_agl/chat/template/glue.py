@@ -52,7 +52,7 @@ Manner = Callable[[str], str]
 """How a template writes content: unchanged (`str`) or stripped (`str.strip`)."""
 ContinuationShape = tuple[tuple[str, ...], int, bool, bytes]
 Kind = tuple[ContinuationShape, bool, bool]
-"""What the trials cover: a shape, whether without a system message, whether without tools.
+"""What one set of trials covers: a shape, and two flags, set if there is no system message and if there are no tools.
 
 The trials bring their own system message and tools; for each real pair, `_cut_up` reads the pieces anew.
 """
@@ -75,7 +75,7 @@ class Glue:
         """Return the ids that `tail_of` returns with method 'short', or None if the tail has to be rendered.
 
         Raises:
-            TakesLong: `quick`, and the trials of a new shape would have to run first.
+            TakesLong: `quick` is set, and the trials of a new shape would have to run first.
         """
         if not _assemblable(c):
             return None

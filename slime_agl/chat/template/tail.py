@@ -25,7 +25,7 @@ Method = Literal["short", "real", "fork"]
 
 
 class TakesLong(SlimeAglError):
-    """A continuation would take longer than an event loop may be held up, up to a few tenths of a second."""
+    """Making a continuation would block the event loop for too long, up to a few tenths of a second."""
 
     boundary = "chat"
 

@@ -29,8 +29,8 @@ def new(name: str | None, example: str, into: Path, check: bool, listing: bool) 
 
     Makes the folder NAME, which stands alone: agent, rows, agl.yaml, README, and a run.sh that trains it with slime or,
     with --local, runs it here. Then checks it: a few rows go through the rollout function that slime calls, with a
-    small model on the CPU. agent_lightning_trainer has a train.py instead, of which the check runs a step. Exit status:
-    that of the check.
+    small model on the CPU. agent_lightning_trainer has a train.py instead, which the check runs for one step. Exit
+    status: that of the check.
     """
     from slime_agl.cli.new.copying import copy_example, example_names, examples_directory
 
