@@ -28,9 +28,9 @@ SHORT = 32 * 1024
 KEPT = 4
 # Some clients rewrite the conversation in each request. After so many bodies that nothing continued, none is noted.
 MOST_MISSES = 4
-# Bodies of these sizes are held, to be compared. Shorter ones are cheap to hash (80 us), and there are many; longer
-# ones, with images, take too much memory.
-SHORTEST_HELD, LARGEST_HELD = 128 * 1024, 4 * 1024**2
+# Bodies of up to this size are held, to be compared (2 us for 80 KB; hashing takes 54). Longer ones, with images, would
+# take too much memory.
+LARGEST_HELD = 4 * 1024**2
 # Fields other than the conversation, tools above all, that attempts share.
 SHARED = 512
 
@@ -151,7 +151,7 @@ class Repeats:
 
 
 def _held(raw: bytes) -> bytes | None:
-    return raw if SHORTEST_HELD <= len(raw) <= LARGEST_HELD else None
+    return raw if len(raw) <= LARGEST_HELD else None
 
 
 def plain(raw: bytes) -> Any:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from slime_agl.chat.template.encoder import LONGEST_TEXT, Encode, Repeated, fast_encoder
+from slime_agl.chat.template.encoder import LONGEST_TEXT, Encode, Repeated, fast_encoder, grouped
 from slime_agl.chat.template.renderer import Renderer
 
 WORDS = r"""'(?:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
@@ -20,6 +21,15 @@ CORPUS = [
     'def search(query: str) -> list:\n    return {"name": "search", "arguments": [1, 22, 333]}\n',
     "the tide, it's",
 ]
+
+
+GPT2 = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{M}]*[\p{Ll}\p{Lm}\p{M}]+(?i:'s|'t|'ll)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+KIMI = r"""[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{L}&&[^\p{Han}]]+|\p{N}{1,3}|\s*[\r\n]+|\s+(?!\S)|\s+"""
 
 
 def bytewise(model: Any = None, added: list[Any] | None = None, pattern: str = WORDS) -> PreTrainedTokenizerFast:
@@ -61,6 +71,36 @@ def test_any_text_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, E
     tokenizer, encode = both
     text = "".join(parts)
     assert encode(text) == own(tokenizer, text)
+
+
+@pytest.mark.parametrize("pattern", [WORDS, GPT2, O200K, KIMI], ids=["qwen", "gpt2", "o200k", "kimi"])
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(pieces | st.sampled_from(["I'll", "'", " ", "\r\n", "\t", "(x|y)"]) | st.text(max_size=8), max_size=12))
+def test_a_grouped_pattern_splits_any_text_alike(pattern: str, parts: list[str]) -> None:
+    assert grouped(pattern).startswith("(?:") and grouped(pattern).endswith(r")|\s+(?!\S)|\s+")
+    text = "".join(parts)
+    one, other = (regex.compile(p, regex.V1).findall(text) for p in (pattern, grouped(pattern)))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (r"a|b", r"a|b"),
+        (r"a|b(?=c)|d", r"a|b(?=c)|d"),
+        (r"a|b|c(?=d)|e", r"(?:a|b)|c(?=d)|e"),
+        (r"(?i)a|b|c(?!d)", r"(?i)a|b|c(?!d)"),
+        (r"a|b|(c)\1|d", r"(?:a|b)|(c)\1|d"),
+        (r"a|\bb|c(?!d)", r"a|\bb|c(?!d)"),
+        (r"[a|b]|\||(?:b|c)|\)|\(|d(?!e)", r"(?:[a|b]|\||(?:b|c)|\))|\(|d(?!e)"),
+        (r"[]|]|a|b(?!c)", r"[]|]|a|b(?!c)"),
+        (r"[^]|]|a|b(?!c)", r"[^]|]|a|b(?!c)"),
+        (r"[x[y|z]|]|[^a]|b(?!c)", r"(?:[x[y|z]|]|[^a])|b(?!c)"),
+        (r"", r""),
+    ],
+)
+def test_only_alternatives_that_look_at_nothing_else_are_grouped(pattern: str, found: str) -> None:
+    assert grouped(pattern) == found
 
 
 def test_a_text_too_long_for_it_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, Encode]) -> None:

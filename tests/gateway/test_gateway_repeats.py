@@ -29,7 +29,6 @@ WORDS = [
 @pytest.fixture(autouse=True)
 def _every_body_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "SHORT", 0)
-    monkeypatch.setattr(repeats, "SHORTEST_HELD", 0)
 
 
 def message(rng: random.Random) -> Any:

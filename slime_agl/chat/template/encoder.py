@@ -59,6 +59,11 @@ SPECIMENS = (
     "snake_case camelCase SCREAMING-KEBAB x86_64",
 )
 
+# The signs of a pattern that show where its alternatives end, and what must not be taken for one.
+_SIGNS = re.compile(r"\\.|\[\^?\]|[\[\]()|]", re.DOTALL)
+# What makes an alternative depend on more than its own match: look-around, back-references, flags for the rest, edges.
+_BEYOND = re.compile(r"\((?!\?i?:)|\\[1-9kgGKbBAzZ]")
+
 
 def fast_encoder(tokenizer: Tokenizer) -> Encode | None:
     """Return a tiktoken encoder with the same ids as the tokenizer; it adds no special tokens.
@@ -76,7 +81,7 @@ def fast_encoder(tokenizer: Tokenizer) -> Encode | None:
         return None
     added = frozenset(special.values())
     words = {word: rank for word, rank in ranks.items() if rank not in added}
-    encoding = tiktoken.Encoding("slime_agl", pat_str=pattern, mergeable_ranks=words, special_tokens=special)
+    encoding = tiktoken.Encoding("slime_agl", pat_str=grouped(pattern), mergeable_ranks=words, special_tokens=special)
     composes = model["normalizer"] is not None
     pieces = _between(special)
     words_of = Repeated(encoding.encode_ordinary)
@@ -159,6 +164,38 @@ def _pattern(core: Core) -> str | None:
         return None
     kind = None if core.normalizer is None else orjson.loads(core.normalizer.__getstate__())["type"]
     return split["pattern"].get("Regex") if kind in (None, "NFC") else None
+
+
+def grouped(pattern: str) -> str:
+    """Group the leading alternatives that look at nothing beyond their own match; the pattern matches the same.
+
+    Why: tiktoken's matcher tries the alternatives of a pattern with a look-ahead one by one, but runs a group without
+    one as an automaton. Encoding 200 tokens of Python takes 43 us instead of 59 with Qwen's pattern.
+    """
+    starts = _alternatives(pattern)
+    simple = 0
+    while simple + 1 < len(starts) and not _BEYOND.search(pattern[starts[simple] : starts[simple + 1]]):
+        simple += 1
+    rest = pattern[starts[simple] :]
+    if simple < 2 or not _BEYOND.search(rest):
+        return pattern
+    return f"(?:{pattern[: starts[simple] - 1]})|{rest}"
+
+
+def _alternatives(pattern: str) -> list[int]:
+    """Find where each alternative of a pattern begins; [0] if its sets are hard to read."""
+    starts, groups, sets = [0], 0, 0
+    for found in _SIGNS.finditer(pattern):
+        sign = found.group()
+        if sign[-1] == "]" and len(sign) > 1 and sign[0] == "[":
+            return [0]  # a bracket that opens a set is a member of it, or the set is empty
+        if sign == "[" or (sign == "]" and sets):
+            sets += 1 if sign == "[" else -1
+        elif not sets:
+            groups += {"(": 1, ")": -1}.get(sign, 0)
+            if sign == "|" and groups == 0:
+                starts.append(found.end())
+    return [0] if sets else starts
 
 
 def _ranks(model: Mapping) -> dict[bytes, int] | None:
