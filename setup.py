@@ -28,6 +28,7 @@ setup(
         "click>=8.1",
         "httptools",  # reads the engine's answers
         "jinja2>=3.1",  # chat templates, and the page of a run
+        "msgspec",  # values made for every turn: in C, a twelfth of the time of frozen dataclasses
         "numpy",
         "orjson",
         "pyyaml",

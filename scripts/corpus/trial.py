@@ -10,7 +10,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.proof.probes import KINDS

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from slime_agl.trace.turn import Sampled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRequest:
+class EngineRequest(Struct, frozen=True, kw_only=True):
     """One `/generate` call.
 
     ids_json: the prompt's token ids as comma-separated decimals without brackets. The caller keeps them serialised,

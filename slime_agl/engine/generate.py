@@ -191,14 +191,19 @@ def _tokens(
     return _known_ids(ids, "output_token_logprobs", rid, vocab_size), values
 
 
-def _columns(entries: object, rid: str) -> tuple[list[Any], list[Any]]:
+def _columns(entries: object, rid: str) -> tuple[Sequence[Any], Sequence[Any]]:
     """Split [logprob, id, ...] entries into ids and logprobs, of any type."""
     if not isinstance(entries, list):
         raise WrongAnswer(rid, f"has output_token_logprobs of type {type(entries).__name__}, it must be a list")
+    if not entries:
+        return (), ()
     try:
-        return [entry[1] for entry in entries], [entry[0] for entry in entries]
-    except (TypeError, LookupError):
-        at = next(at for at, entry in enumerate(entries) if not isinstance(entry, list) or len(entry) < 2)
+        logprobs, ids, *_ = zip(*entries)  # as many columns as the shortest entry has
+        if {list}.issuperset(map(type, entries)):
+            return ids, logprobs
+    except (TypeError, ValueError):
+        pass
+    at = next(at for at, entry in enumerate(entries) if not isinstance(entry, list) or len(entry) < 2)
     raise WrongAnswer(
         rid,
         f"has entry {at} of {len(entries)} in output_token_logprobs, {_quoted(entries[at])}, which is not "
@@ -206,7 +211,7 @@ def _columns(entries: object, rid: str) -> tuple[list[Any], list[Any]]:
     )
 
 
-def _integers(ids: list[Any], output_ids: object, rid: str) -> None:
+def _integers(ids: Sequence[Any], output_ids: object, rid: str) -> None:
     """Check that both lists hold the same integers. Comparing JSON is the fastest way to tell 1 from true and 1.0."""
     written = orjson.dumps(ids)
     if written[1:-1].translate(None, DIGITS):
@@ -224,7 +229,7 @@ def _integers(ids: list[Any], output_ids: object, rid: str) -> None:
     )
 
 
-def _numbers(logprobs: list[Any], rid: str) -> array:
+def _numbers(logprobs: Sequence[Any], rid: str) -> array:
     """Pack logprobs into an array, after checking that a sampled token can have each of them."""
     try:
         values = logprob_array(logprobs)
@@ -250,7 +255,7 @@ def _numbers(logprobs: list[Any], rid: str) -> array:
     return values
 
 
-def _known_ids(ids: list[int], where: str, rid: str, vocab_size: int | None) -> array:
+def _known_ids(ids: Sequence[int], where: str, rid: str, vocab_size: int | None) -> array:
     """Pack ids into an array, after checking that all are in the vocabulary."""
     beyond = vocab_size or LARGEST_ID
     try:

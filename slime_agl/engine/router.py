@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import aiohttp
+from msgspec import Struct, field
 
 from slime_agl.engine.base import EngineInfo, EngineRequest, Load, Replay
 from slime_agl.engine.connections import IDLE_SECONDS, ConnectionBroke, Connections, NotConnected, Posted
@@ -40,16 +41,15 @@ class Counters:
     in_flight: int = 0
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(Struct):
     """A generate call in flight. rid, base: id and address of its latest try."""
 
     rid: str
     route: Route
     base: str = ""
-    aborted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    clock: asyncio.Timeout | None = field(default=None, init=False)
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    clock: asyncio.Timeout | None = None
 
     def drop(self) -> None:
         """Stop waiting for the answer. The connection closes, which also tells the worker."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from slime_agl.chat.template.messages import Reply
 from slime_agl.chat.template.tools import Tools
@@ -16,8 +17,7 @@ ANY_TOOL = "*"
 Message = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRequest:
+class TurnRequest(Struct, frozen=True, kw_only=True):
     """A request for n sibling turns that continue the same messages.
 
     messages: the conversation in OpenAI's chat shape. tools: the tool list, or None.
@@ -52,8 +52,7 @@ class TurnRequest:
     begun: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TurnAnswer:
+class TurnAnswer(Struct, frozen=True):
     """A committed turn and its parsed reply. prompt_ids: ids of the prompt, if requested."""
 
     turn: Turn

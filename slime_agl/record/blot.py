@@ -14,6 +14,8 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any
 
+from msgspec import Struct, structs
+
 from slime_agl.record.credentials import is_named, is_value, spans
 from slime_agl.record.wire import DEEPEST
 from slime_agl.trace.ledger import Ledger
@@ -67,6 +69,8 @@ def blot(value: object, place: str, account: Counter[str], *, above: tuple[int, 
     above = (*above, id(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    if isinstance(value, Struct):
+        value = structs.asdict(value)
     if isinstance(value, Mapping):
         return _mapping(value, place, account, above)
     if isinstance(value, list | tuple | set | frozenset):
@@ -122,7 +126,7 @@ def _turn(turn: Turn, bytes_of: BytesOf, account: Counter[str], place: str) -> T
         [at - start for at in hidden if start <= at < end] for start, end in zip(starts, starts[1:], strict=False)
     )
     parts = tuple(_part(part, places) for part, places in zip(turn.parts, outputs, strict=True))
-    return dataclasses.replace(turn, new_ids=_without(turn.new_ids, prompt), parts=parts, media=media)
+    return structs.replace(turn, new_ids=_without(turn.new_ids, prompt), parts=parts, media=media)
 
 
 def _hidden(texts: Sequence[bytes], prompt: int, account: Counter[str], place: str) -> list[int]:
@@ -152,7 +156,7 @@ def _part(part: Sampled, places: Sequence[int]) -> Sampled:
     if top_p is not None:  # the sets reveal the sampled tokens
         inside = [at for place in places for at in range(top_p.offsets[place], top_p.offsets[place + 1])]
         top_p = TopP(_without(top_p.ids, inside), top_p.offsets)
-    return dataclasses.replace(part, ids=_without(part.ids, places), top_p=top_p)
+    return structs.replace(part, ids=_without(part.ids, places), top_p=top_p)
 
 
 def _without(ids: array, places: Sequence[int]) -> array:

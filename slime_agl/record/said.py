@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from slime_agl.record.blot import blot
 from slime_agl.record.wire import INTEGER, INTEGER_OR_NONE, listed, mapping, one_of, shallow
@@ -13,8 +14,7 @@ from slime_agl.record.wire import INTEGER, INTEGER_OR_NONE, listed, mapping, one
 PLACE = "messages"
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """A turn in chat-completion messages.
 
     added: messages of its prompt after the reply of the turn it continues; all of them without such a turn.

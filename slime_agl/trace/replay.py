@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from slime_agl.errors import InvariantError
 
 EXPERT_TYPES = (("B", 1 << 8), ("H", 1 << 16), ("i", 1 << 31))
 
 
-@dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Struct, frozen=True):
     """Routed experts of consecutive tokens.
 
     start: position in the sequence of the first row's token.
@@ -40,8 +39,7 @@ class Experts:
         return self.start + len(self.ids) // self.width
 
 
-@dataclass(frozen=True, slots=True)
-class TopP:
+class TopP(Struct, frozen=True):
     """Top-p sets of consecutive tokens: token i was sampled from ids[offsets[i]:offsets[i + 1]]."""
 
     ids: array

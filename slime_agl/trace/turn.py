@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from slime_agl.errors import InvariantError
 from slime_agl.trace.replay import Experts, TopP
@@ -33,8 +34,7 @@ def logprob_array(values: Iterable[float]) -> array:
     return values if isinstance(values, array) and values.typecode == "d" else array("d", values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class Sampled(Struct, frozen=True, kw_only=True):
     """The tokens of one `/generate` answer. A turn interrupted by aborts has several, in order.
 
     ids, logprobs: sampled tokens and the log p of each under the sampling distribution.
@@ -70,16 +70,14 @@ class Sampled:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Media:
+class Media(Struct, frozen=True):
     """Images among new tokens. text: rendered, one placeholder per image. images: data URLs, as sent to the engine."""
 
     text: str
     images: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True, kw_only=True):
     """A committed turn.
 
     index: position in the attempt's commit order. parent: index of the turn it continues, or None.

@@ -36,7 +36,7 @@ LAYERS = (
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 SAME_ROOM = {"in_process": "runtime", "runtime_loop": "runtime"}  # modules that share a line
 
-EVERYWHERE = {"numpy", "orjson"}
+EVERYWHERE = {"msgspec", "numpy", "orjson"}
 DOORS = {
     "PIL": {"chat", "host"},
     "agentlightning": {"lightning", "testing"},

@@ -75,7 +75,11 @@ def test_any_text_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, E
 
 @pytest.mark.parametrize("pattern", [WORDS, GPT2, O200K, KIMI], ids=["qwen", "gpt2", "o200k", "kimi"])
 @settings(max_examples=200, deadline=None)
-@given(parts=st.lists(pieces | st.sampled_from(["I'll", "'", " ", "\r\n", "\t", "(x|y)"]) | st.text(max_size=8), max_size=12))
+@given(
+    parts=st.lists(
+        pieces | st.sampled_from(["I'll", "'", " ", "\r\n", "\t", "(x|y)"]) | st.text(max_size=8), max_size=12
+    )
+)
 def test_a_grouped_pattern_splits_any_text_alike(pattern: str, parts: list[str]) -> None:
     assert grouped(pattern).startswith("(?:") and grouped(pattern).endswith(r")|\s+(?!\S)|\s+")
     text = "".join(parts)

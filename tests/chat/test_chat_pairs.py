@@ -7,9 +7,9 @@ import os
 import random
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from pairs import PAIRS, renderer_of
 
 from slime_agl.chat.proof.audit import TemplateAudit, audit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from slime_agl.chat.proof.audit import audit
 from slime_agl.chat.proof.probes import KINDS

@@ -194,7 +194,7 @@ WRONG = {
     "entries no list": ({"output_token_logprobs": {"a": 1}}, "output_token_logprobs of type dict"),
     "an entry of one": ({"output_token_logprobs": [TWO[0], [-1]]}, r"entry 1 of 2 .*, \[-1\], which"),
     "an entry no list": ({"output_token_logprobs": [TWO[0], {"logprob": -1, "token": 12}]}, "entry 1 of 2"),
-    "entries of text": ({"output_token_logprobs": ["ab", "cd"]}, "the id 'b' at token 0"),
+    "entries of text": ({"output_token_logprobs": ["ab", "cd"]}, "entry 0 of 2 .*'ab', which"),
     "completion_tokens a string": ({"completion_tokens": "2"}, "completion_tokens '2', it must be an integer"),
     "completion_tokens true": ({"completion_tokens": True}, "completion_tokens True"),
     "completion_tokens a float": ({"completion_tokens": 2.0}, "completion_tokens 2.0"),

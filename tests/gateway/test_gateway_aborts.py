@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -220,7 +221,7 @@ def test_what_is_left_of_a_stop_string_ends_the_turn_only_at_the_cut(
     asked = stops.after(parts)
     following = TOKENIZER.decode(list(sampled(after).ids))
     rest = next(text for text in asked if text in following)
-    part = stops.settled(parts, replace(sampled(after), finish="stop", matched=rest))
+    part = stops.settled(parts, structs.replace(sampled(after), finish="stop", matched=rest))
     assert asked[0] == stop
     assert (part.finish, part.matched) == (("stop", matched) if matched else ("abort", None))
 

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from slime_agl.errors import InvariantError
 from slime_agl.record.codec import decode_array, decode_ledger, encode_array, encode_ledger
@@ -88,9 +89,9 @@ def ledgers(draw: st.DrawFn) -> Ledger:
     return held
 
 
-def built(cls: type, drawn: dict[str, Any]) -> Any:
-    """An object of a dataclass, all of whose fields have been drawn."""
-    assert drawn.keys() == {item.name for item in dataclasses.fields(cls)}, "a new field has to be drawn here"
+def built(cls: type[Struct], drawn: dict[str, Any]) -> Any:
+    """An object of a struct, all of whose fields have been drawn."""
+    assert drawn.keys() == set(cls.__struct_fields__), "a new field has to be drawn here"
     return cls(**drawn)
 
 
@@ -99,11 +100,11 @@ def through_json(ledger: Ledger) -> Ledger:
 
 
 def differing(one: Any, other: Any, where: str = "ledger") -> list[str]:
-    """The places in which two values differ, dataclasses field by field and arrays with their type code."""
+    """The places in which two values differ, records field by field and arrays with their type code."""
     if type(one) is not type(other):
         return [f"{where}: {type(one).__name__} and {type(other).__name__}"]
-    if dataclasses.is_dataclass(one):
-        names = [item.name for item in dataclasses.fields(one)]
+    if dataclasses.is_dataclass(one) or isinstance(one, Struct):
+        names = one.__struct_fields__ if isinstance(one, Struct) else [item.name for item in dataclasses.fields(one)]
         return [
             found for name in names for found in differing(getattr(one, name), getattr(other, name), f"{where}.{name}")
         ]

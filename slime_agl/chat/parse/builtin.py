@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Never
+
+from msgspec import Struct
 
 from slime_agl.errors import SlimeAglError
 
@@ -34,10 +35,10 @@ def _refuse_constant(name: str) -> Never:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """text: outside the calls. calls: (name, arguments as the JSON text of an object), in order.
 
     Raises:
@@ -93,7 +94,7 @@ def object_text(arguments: object) -> str:
         value = _DECODER.decode(arguments or "{}") if arguments is None or isinstance(arguments, str) else arguments
         if not isinstance(value, dict):
             raise IllFormed(f"arguments are a {type(value).__name__}, not an object")
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = _ENCODER.encode(value)
         text.encode("utf-8")
     except (ValueError, TypeError, RecursionError) as error:
         raise IllFormed(f"arguments are not JSON: {error}") from error

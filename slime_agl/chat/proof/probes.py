@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.shape import PROBE_TOOLS
@@ -40,8 +41,7 @@ NEXT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """A continuation of a known kind. words: the last words of the continued turn.
 
     news: (role, word) of each new message; the word occurs nowhere else.

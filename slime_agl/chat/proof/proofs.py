@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from slime_agl.chat.proof.probes import THOUGHT, USER, VALUE, Probe, calls_of, probes
 from slime_agl.chat.proof.report import KindReport

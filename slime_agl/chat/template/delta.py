@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
+
+from msgspec import Struct
 
 from slime_agl.chat.template.glue import Glue
 from slime_agl.chat.template.messages import Reply
@@ -19,8 +20,7 @@ from slime_agl.trace.turn import Media
 HISTORY = ("append", "template")
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """The ids to append to those of the continued turn. They are glue, never trained.
 
     media: images among them. rendered: the template was run; else the text was assembled (see `glue`).

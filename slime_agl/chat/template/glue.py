@@ -19,9 +19,9 @@ import ast
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import orjson
+from msgspec.structs import replace
 
 from slime_agl.chat.template.messages import Reply, ToolCall
 from slime_agl.chat.template.renderer import Renderer

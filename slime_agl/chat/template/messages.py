@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import KW_ONLY, dataclass
+
+from msgspec import Struct
 
 from slime_agl.chat.template.freeform import ARGUMENT, custom_call, input_of, read_custom_call
 from slime_agl.errors import TemplateError
@@ -23,8 +24,7 @@ THINK, END_THINK = "<think>", "</think>"
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A call by the model. id: the agent's answer refers to it. arguments: JSON text, exactly as sent to the agent."""
 
     id: str
@@ -32,8 +32,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """A finished turn, parsed.
 
     text, reasoning: '' if absent. ill_formed: `text` is raw, because its tool-call syntax is broken or cut.
@@ -43,7 +42,6 @@ class Reply:
     text: str
     reasoning: str
     tool_calls: tuple[ToolCall, ...]
-    _: KW_ONLY
     ill_formed: bool = False
     stopped_by: str = ""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 
 import orjson
+from msgspec.structs import replace
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.chat.template.tail import Continuation, Fork, Method, Tail, gap_of, written_around

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from slime_agl.chat.template.messages import Reply, call_entry
 from slime_agl.chat.template.renderer import Renderer
@@ -30,8 +31,7 @@ class TakesLong(SlimeAglError):
     boundary = "chat"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Continuation:
+class Continuation(Struct, frozen=True, kw_only=True):
     """A request that continues one of our turns.
 
     context: normalised messages before the continued assistant turn, earlier turns with their reasoning.
@@ -49,15 +49,13 @@ class Continuation:
     prefill: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
+class Fork(Struct, frozen=True):
     """The turn's ids cannot be extended; the request gets a new prompt. reason: snake_case, for metrics."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(Struct, frozen=True):
     """Text and ids that follow an assistant turn. `ids[0]` is the marker, a stop id.
 
     gap: the dropped text between the turn's last word and the marker.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from slime_agl.chat.template.messages import wire_message
 from slime_agl.chat.template.tools import Tools
@@ -131,8 +132,7 @@ class ChatCompletions:
         return event(openai_error(refusal))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatExchange:
+class ChatExchange(Struct, frozen=True, kw_only=True):
     """A request. include_usage: in the last event of a stream. logprobs: of every sampled token.
 
     customs: names of its custom tools.
@@ -197,8 +197,7 @@ class ChatExchange:
         return {"token_ids": answer.turn.output_ids().tolist()} if self.request.return_ids else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Token counts of a call: prompt, prefix cache hits, output, and reasoning if known."""
 
     prompt: int

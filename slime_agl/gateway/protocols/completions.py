@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from slime_agl.gateway.protocols import fields
 from slime_agl.gateway.protocols.chat import DONE, ENGINE_BOOKKEEPING, MOST_ANSWERS, Usage, usage_of
@@ -84,8 +85,7 @@ class Completions:
         return event(openai_error(refusal))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionExchange:
+class CompletionExchange(Struct, frozen=True, kw_only=True):
     """A request: one turn per prompt."""
 
     turns: tuple[TurnRequest, ...]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
+from msgspec import Struct
 
 from slime_agl.errors import EngineError, EngineFailure, EngineRejected, InvariantError
 from slime_agl.gateway.bodies import Bounds, Served
@@ -27,8 +28,7 @@ from slime_agl.trace.ledger import Ledger
 TEXTS_KEPT = 4
 
 
-@dataclass(frozen=True, slots=True)
-class IdText:
+class IdText(Struct, frozen=True):
     """A sequence of token ids. text: comma-separated decimals without brackets. length: number of ids."""
 
     text: bytes = b""

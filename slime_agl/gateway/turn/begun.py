@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from slime_agl.chat.template.opening import call_opening
 from slime_agl.chat.template.renderer import Renderer

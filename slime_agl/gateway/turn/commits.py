@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from slime_agl.chat.parse.reply import ReplyParser
 from slime_agl.chat.template.messages import Reply

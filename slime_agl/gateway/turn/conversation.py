@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
+from msgspec import Struct
+
 from slime_agl.chat.template.messages import Reply, normalise, reply_message, same_message, same_reply, wire_message
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.request import Message
@@ -118,8 +120,7 @@ class Context(Sequence[Message]):
         return self._all
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """node: the turn to continue, None for a new root. new: the messages after it.
 
     fork: why the request does not simply continue a turn; '' if it does, or is the first.

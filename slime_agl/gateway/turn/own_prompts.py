@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from slime_agl.gateway.turn.long_texts import LongTexts
 from slime_agl.gateway.turn.prompt import Prompt
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from slime_agl.gateway.sessions.session import Session
 
 
-@dataclass(slots=True, kw_only=True)
-class TextNode:
+class TextNode(Struct, kw_only=True):
     """A turn that answered a text.
 
     added: the text after its parent's. answered: the text sent to the agent.
@@ -35,8 +35,7 @@ class TextNode:
     children: list[TextNode] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """How a prompt begins.
 
     parent: the turn it continues, or None. node: the same turn as text. head: ids reused for the start of a new root.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.request import Message
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from slime_agl.gateway.turn.own_prompts import Start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(Struct, frozen=True, kw_only=True):
     """A prompt for the engine.
 
     parent: the turn it continues, or None. new_ids: ids after that turn's. media: images among `new_ids`.

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from slime_agl.trace.turn import ABORT, STOP, Sampled
 
 HALF_CHARACTER = "\ufffd"
 
 
-@dataclass(frozen=True, slots=True)
-class Stops:
+class Stops(Struct, frozen=True):
     """strings: the stop strings of the turn. decode: ids to text."""
 
     strings: tuple[str, ...]

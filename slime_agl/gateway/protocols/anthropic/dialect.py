@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
@@ -108,8 +109,7 @@ class AnthropicMessages:
         return event(self.error(refusal), "error")
 
 
-@dataclass(frozen=True, slots=True)
-class MessageExchange:
+class MessageExchange(Struct, frozen=True):
     """A request. thinking: the agent wants the reasoning."""
 
     request: TurnRequest

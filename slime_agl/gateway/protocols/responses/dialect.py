@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from slime_agl.gateway.protocols import fields
 from slime_agl.gateway.protocols.chat import MOST_ALTERNATIVES, Usage
@@ -104,8 +105,7 @@ class Responses:
         return event({"type": "error", **error, "sequence_number": 0}, "error")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseExchange:
+class ResponseExchange(Struct, frozen=True, kw_only=True):
     """A request. fields: its body. items, previous: its input. store: where to keep its answer, if anywhere.
 
     offer: its tools.

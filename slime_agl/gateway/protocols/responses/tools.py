@@ -7,8 +7,9 @@ both, `NAMESPACE__FUNCTION`; a call goes back to the client with both in the fie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
@@ -24,8 +25,7 @@ Spaces = Mapping[str, tuple[str, str]]
 """Namespace and function, by the name that the model is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """The tools in chat shape, TurnRequest.forced, the functions that stand in namespaces, and the custom tools.
 
     customs: by the names that the model is shown.
