@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from slime_agl.chat.template.encoder import LONGEST_TEXT, Encode, Repeated, fast_encoder, grouped
+from slime_agl.chat.template.encoder import LONGEST_TEXT, FastEncoder, Repeated, fast_encoder, grouped
 from slime_agl.chat.template.renderer import Renderer
 
 WORDS = r"""'(?:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
@@ -49,11 +50,11 @@ def bytewise(model: Any = None, added: list[Any] | None = None, pattern: str = W
 
 
 @pytest.fixture(scope="module")
-def both() -> tuple[PreTrainedTokenizerFast, Encode]:
+def both() -> tuple[PreTrainedTokenizerFast, FastEncoder]:
     tokenizer = bytewise()
-    encode = fast_encoder(tokenizer)
-    assert encode is not None
-    return tokenizer, encode
+    encoder = fast_encoder(tokenizer)
+    assert encoder is not None and encoder.decodes
+    return tokenizer, encoder
 
 
 def own(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -67,10 +68,30 @@ pieces = st.sampled_from(
 
 @settings(max_examples=300, deadline=None)
 @given(parts=st.lists(pieces | st.text(max_size=8), max_size=12))
-def test_any_text_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, Encode], parts: list[str]) -> None:
-    tokenizer, encode = both
+def test_any_text_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, FastEncoder], parts: list[str]) -> None:
+    tokenizer, encoder = both
     text = "".join(parts)
-    assert encode(text) == own(tokenizer, text)
+    assert Renderer(tokenizer, chat_template="x", encoder=encoder).encode(text) == own(tokenizer, text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ids=st.lists(st.integers(0, 520), max_size=24))
+def test_any_ids_get_the_tokenizers_text(both: tuple[PreTrainedTokenizerFast, FastEncoder], ids: list[int]) -> None:
+    tokenizer, encoder = both
+    text = tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=False)
+    assert Renderer(tokenizer, chat_template="x", encoder=encoder).decode(array("i", ids)) == text
+    assert (encoder.decode(ids) is None) == any(one >= len(tokenizer) for one in ids)
+
+
+def test_ids_go_to_the_tokenizer_if_its_own_decoder_writes_other_text() -> None:
+    tokenizer = bytewise()
+    core = tokenizer.backend_tokenizer
+    core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("tide", "ebb")])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+    encoder = fast_encoder(tokenizer)
+    ids = own(tokenizer, "the tide")
+    assert encoder is not None and encoder.encode("the tide") == ids and encoder.decode(ids) is None
+    assert Renderer(tokenizer, chat_template="x", encoder=encoder).decode(ids) == "the ebb"
 
 
 @pytest.mark.parametrize("pattern", [WORDS, GPT2, O200K, KIMI], ids=["qwen", "gpt2", "o200k", "kimi"])
@@ -107,17 +128,20 @@ def test_only_alternatives_that_look_at_nothing_else_are_grouped(pattern: str, f
     assert grouped(pattern) == found
 
 
-def test_a_text_too_long_for_it_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, Encode]) -> None:
-    tokenizer, encode = both
+def test_a_text_too_long_for_it_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, FastEncoder]) -> None:
+    tokenizer, encoder = both
     text = "x" * (LONGEST_TEXT + 1)
-    assert encode(text) == own(tokenizer, text)
+    assert encoder.encode(text) is None
+    assert Renderer(tokenizer, chat_template="x", encoder=encoder).encode(text) == own(tokenizer, text)
 
 
-def test_a_renderer_encodes_with_what_it_is_given(both: tuple[PreTrainedTokenizerFast, Encode]) -> None:
-    tokenizer, encode = both
-    asked: list[str] = []
-    renderer = Renderer(tokenizer, chat_template="{{ 'x' }}", encoder=lambda text: asked.append(text) or encode(text))
-    assert renderer.prompt_ids([{"role": "user", "content": ""}], None) == own(tokenizer, "x") and asked[-1] == "x"
+def test_a_renderer_encodes_with_what_it_is_given(
+    both: tuple[PreTrainedTokenizerFast, FastEncoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, encoder = both
+    renderer = Renderer(tokenizer, chat_template="{{ 'x' }}", encoder=encoder)
+    monkeypatch.setattr(encoder, "encode", lambda text: [len(text)])
+    assert renderer.prompt_ids([{"role": "user", "content": ""}], None) == [1]
 
 
 def test_a_vocabulary_in_which_words_are_not_merged_as_far_as_they_go_is_left_alone() -> None:

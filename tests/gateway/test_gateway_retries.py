@@ -10,6 +10,9 @@ import aiohttp
 import openai
 import pytest
 
+from slime_agl.gateway.refusal import Refusal
+from slime_agl.gateway.sessions.calls import FIRST_TRY, Call, CallTable
+
 ASK: list[Any] = [{"role": "user", "content": "a number?"}]
 KEY = "Idempotency-Key"
 TRIED = "x-stainless-retry-count"
@@ -174,3 +177,33 @@ async def test_a_retry_of_messages_in_anthropics_protocol_is_told_by_its_key(ben
                 found.append(answer.get("id") or (response.status, answer["error"]["type"]))
     assert found[0] == found[2] != found[1] and found[3] == (422, "invalid_request_error")
     assert len(numbered.requests) == 2
+
+
+async def test_whoever_waits_for_a_call_that_is_cancelled_before_it_began_is_told() -> None:
+    async def serve(call: Call) -> list[Any]:
+        return []
+
+    call = CallTable().start(b"", FIRST_TRY, serve)
+    call.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(5):
+            await call.answers()
+
+
+async def test_a_client_that_stops_waiting_leaves_the_call_to_the_others() -> None:
+    asked = asyncio.Event()
+
+    async def serve(call: Call) -> list[Any]:
+        await asked.wait()
+        raise Refusal(400, "no")
+
+    call = CallTable().start(b"", FIRST_TRY, serve)
+    waiting = [asyncio.ensure_future(call.answers()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    asked.set()
+    for one, kind in zip(waiting, (asyncio.CancelledError, Refusal, Refusal), strict=True):
+        with pytest.raises(kind):
+            await asyncio.wait_for(one, 5)
+    with pytest.raises(Refusal):
+        await call.answers()

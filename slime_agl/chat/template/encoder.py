@@ -1,4 +1,4 @@
-"""Encode with tiktoken where it provably gives the same ids as the tokenizer.
+"""Encode and decode with tiktoken where it provably gives the same ids and text as the tokenizer.
 
 tiktoken is several times as fast as Hugging Face's tokenizers on byte-level BPE. It is built from the tokenizer's own
 vocabulary, pattern and added tokens, and compared with the tokenizer before use.
@@ -22,6 +22,7 @@ from slime_agl.chat.template.tokenizer import Tokenizer, core_of
 from slime_agl.lru import LRU
 
 if TYPE_CHECKING:
+    from tiktoken import Encoding
     from tokenizers import Tokenizer as Core
 
 logger = logging.getLogger(__name__)
@@ -65,8 +66,45 @@ _SIGNS = re.compile(r"\\.|\[\^?\]|[\[\]()|]", re.DOTALL)
 _BEYOND = re.compile(r"\((?!\?i?:)|\\[1-9kgGKbBAzZ]")
 
 
-def fast_encoder(tokenizer: Tokenizer) -> Encode | None:
-    """Return a tiktoken encoder with the same ids as the tokenizer; it adds no special tokens.
+class FastEncoder:
+    """Encodes and decodes with tiktoken in place of a tokenizer's own core. Thread-safe.
+
+    encoding: of the same vocabulary and pattern. special: ids of added tokens, by text.
+    composes: the tokenizer normalises text to NFC first. decodes: False if it gives ids other texts.
+    """
+
+    def __init__(self, encoding: Encoding, special: Mapping[str, int], *, composes: bool) -> None:
+        self._encoding, self._special, self._composes = encoding, special, composes
+        self._pieces = _between(special)
+        self._words = Repeated(encoding.encode_ordinary)
+        self.decodes = True
+
+    def encode(self, text: str) -> list[int] | None:
+        """Return the ids of `text`, without special tokens that it does not name; None if only the core can."""
+        if len(text) > LONGEST_TEXT or (self._composes and not unicodedata.is_normalized("NFC", text)):
+            return None
+        # Splitting at added tokens here is faster: tiktoken's own search for them takes longer than the encoding.
+        ids: list[int] = []
+        for at, piece in enumerate(self._pieces(text)):
+            if at % 2:
+                ids.append(self._special[piece])
+            elif piece:
+                ids += self._words(piece)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str | None:
+        """Return the text of `ids`, special tokens included; None if only the core can.
+
+        1,000 ids take 30 us, with the tokenizer's own core 160.
+        """
+        try:
+            return self._encoding.decode(ids) if self.decodes else None
+        except KeyError:  # the tokenizer ignores ids that it does not know
+            return None
+
+
+def fast_encoder(tokenizer: Tokenizer) -> FastEncoder | None:
+    """Build an encoder with the same ids as the tokenizer.
 
     Returns None if the tokenizer is not byte-level BPE, or if any trial text gives other ids.
     """
@@ -82,33 +120,19 @@ def fast_encoder(tokenizer: Tokenizer) -> Encode | None:
     added = frozenset(special.values())
     words = {word: rank for word, rank in ranks.items() if rank not in added}
     encoding = tiktoken.Encoding("slime_agl", pat_str=grouped(pattern), mergeable_ranks=words, special_tokens=special)
-    composes = model["normalizer"] is not None
-    pieces = _between(special)
-    words_of = Repeated(encoding.encode_ordinary)
-
-    def own(text: str) -> list[int]:
-        return core.encode(text, add_special_tokens=False).ids
-
-    def encode(text: str) -> list[int]:
-        if len(text) > LONGEST_TEXT or (composes and not unicodedata.is_normalized("NFC", text)):
-            return own(text)
-        # Splitting at added tokens here is faster: tiktoken's own search for them takes longer than the encoding.
-        ids: list[int] = []
-        for at, piece in enumerate(pieces(text)):
-            if at % 2:
-                ids.append(special[piece])
-            elif piece:
-                ids += words_of(piece)
-        return ids
-
+    encoder = FastEncoder(encoding, special, composes=model["normalizer"] is not None)
     tried = 0
     for text in _texts(list(words), list(special)):
         tried += 1
-        if encode(text) != own(text):
+        if encoder.encode(text) not in (None, core.encode(text, add_special_tokens=False).ids):
             logger.info("tiktoken encodes %r differently; encoding with the tokenizer itself", text[:60])
             return None
+    every = list(words.values())
+    encoder.decodes = all(
+        encoder.decode(ids) == core.decode(ids, skip_special_tokens=False) for ids in _some_ids(every, list(added))
+    )
     logger.info("encoding with tiktoken; it agrees with the tokenizer on %d texts", tried)
-    return encode
+    return encoder
 
 
 def _between(special: Mapping[str, int]) -> Callable[[str], list[str]]:
@@ -232,6 +256,15 @@ def _special(added: Sequence[Mapping]) -> dict[str, int] | None:
     ):
         return None
     return {token["content"]: token["id"] for token in added}
+
+
+def _some_ids(words: list[int], added: list[int]) -> Iterator[list[int]]:
+    """Yield all added tokens, alone and in a row, and random ids, which break characters apart."""
+    yield from ([token] for token in added)
+    yield added
+    chance = random.Random(0)
+    for _ in range(TRIALS):
+        yield chance.choices(words, k=TOKENS_PER_TRIAL)
 
 
 def _texts(words: list[bytes], special: list[str]) -> Iterator[str]:

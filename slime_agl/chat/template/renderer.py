@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.images import Vision, images_of
@@ -18,6 +18,8 @@ from slime_agl.trace.turn import Media
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Core
 
+    from slime_agl.chat.template.encoder import FastEncoder
+
 
 class Renderer:
     """Renders a chat template and encodes the text. Thread-safe.
@@ -28,7 +30,7 @@ class Renderer:
     template_kwargs: variables for every render; those of a single call override them.
     extra_stop_ids: ids that end a turn, besides the tokenizer's end of sequence.
     vision: encodes text with images; without it images are refused.
-    encoder: replaces the tokenizer's encoding; must give the same ids (see `fast_encoder`).
+    encoder: in place of the tokenizer's core, as far as it can; must give the same ids and text (see `fast_encoder`).
 
     Raises:
         TemplateError: there is no chat template.
@@ -42,7 +44,7 @@ class Renderer:
         template_kwargs: Mapping[str, object] | None = None,
         extra_stop_ids: Iterable[int] = (),
         vision: Vision | None = None,
-        encoder: Callable[[str], list[int]] | None = None,
+        encoder: FastEncoder | None = None,
     ) -> None:
         if not (chat_template or getattr(tokenizer, "chat_template", None)):
             raise TemplateError(
@@ -157,8 +159,8 @@ class Renderer:
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return the ids of `text`; no beginning or end of sequence is added by default."""
-        if self._encoder is not None and not add_special_tokens:
-            return self._encoder(text)
+        if self._encoder is not None and not add_special_tokens and (ids := self._encoder.encode(text)) is not None:
+            return ids
         if self._core is not None:
             return self._core.encode(text, add_special_tokens=add_special_tokens).ids
         with self._slow_lock:
@@ -166,6 +168,8 @@ class Renderer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of `ids`, without clean-up of spaces."""
+        if self._encoder is not None and not skip_special_tokens and (text := self._encoder.decode(ids)) is not None:
+            return text
         if self._core is not None:
             return self._core.decode(list(ids), skip_special_tokens=skip_special_tokens)
         with self._slow_lock:

@@ -105,7 +105,7 @@ async def answered(request: web.BaseRequest, call: Call) -> list[TurnAnswer]:
     """
     patient = request.version >= (1, 1) and _SKIPS_INTERIM.search(request.headers.get("User-Agent", ""))
     if not patient or call.task.done():
-        return await asyncio.shield(call.task)
+        return await call.answers()
     loop, timer = asyncio.get_running_loop(), None
 
     def still_under_way() -> None:
@@ -116,6 +116,6 @@ async def answered(request: web.BaseRequest, call: Call) -> list[TurnAnswer]:
 
     timer = loop.call_later(KEEP_ALIVE_SECONDS, still_under_way)
     try:
-        return await asyncio.shield(call.task)
+        return await call.answers()
     finally:
         timer.cancel()

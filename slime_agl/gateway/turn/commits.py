@@ -149,7 +149,7 @@ class Committer:
         if isinstance(turn.matched, int):
             self._renderer.add_stop_id(turn.matched)
         reply = self._parser.parse(
-            list(turn.output_ids()),
+            turn.output_ids(),
             finish=turn.finish,
             tools=request.tools,
             prompt_opens_think=self._opens_think(prompt.new_ids[-8:]),
