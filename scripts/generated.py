@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import road_picture
+from msgspec import Struct
 
 from slime_agl.cli.main import main
 from slime_agl.cli.reference import reference
@@ -121,6 +122,8 @@ class _Written(str):
 
 def _signature(value: Any) -> str:
     """The parameters as they are written; '' if there are none to show, as of exceptions."""
+    if inspect.isclass(value) and issubclass(value, Struct):
+        return f"({', '.join(value.__struct_fields__)})"
     if inspect.isclass(value) and (issubclass(value, BaseException) or "__init__" not in vars(value)):
         return ""
     if inspect.isclass(value) and dataclasses.is_dataclass(value):
