@@ -50,7 +50,7 @@ async def connected(bench: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 async def test_prepared_pieces_are_what_aiohttp_writes(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # aiohttp's own clock of dates and ours may stand on either side of a second.
-    monkeypatch.setattr("slime_agl.gateway.http.answers.formatdate", lambda *_, **__: "a date")
+    monkeypatch.setattr("slime_agl.gateway.http.connections.formatdate", lambda *_, **__: "a date")
     monkeypatch.setattr("aiohttp.web_response.rfc822_formatted_time", lambda: "a date")
     reader, writer = await connected(opened)
     writer.write(request(opened, "1.1"))
@@ -73,7 +73,7 @@ async def test_the_date_is_that_of_the_answer(opened: Any, monkeypatch: pytest.M
     dates = []
     for moment in (0.5, 0.9, 1.0):
         with monkeypatch.context() as patch:
-            patch.setattr("slime_agl.gateway.http.answers.time.time", lambda moment=moment: moment + 784111777)
+            patch.setattr("slime_agl.gateway.http.connections.time.time", lambda moment=moment: moment + 784111777)
             writer.write(request(opened, "1.1"))
             dates.append((await answer(reader))[1]["Date"])
     writer.close()

@@ -12,8 +12,7 @@ from aiohttp import web
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.gateway.bodies import Place, check_kind, json_bytes, read_body
 from slime_agl.gateway.door import Door, presented_key
-from slime_agl.gateway.http.answers import Answers
-from slime_agl.gateway.http.connections import Connection, answered
+from slime_agl.gateway.http.connections import Answers, Connection, answered
 from slime_agl.gateway.http.events import take_event
 from slime_agl.gateway.http.models import Models
 from slime_agl.gateway.http.routes import ATTEMPT, EVENTS, Handler, Routes, Target, expected
