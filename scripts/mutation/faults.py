@@ -84,6 +84,24 @@ FAULTS: dict[str, Fault] = {
         "            break\n",
         "tests/workers/test_placement.py::test_cpus_that_are_about_to_be_given_back_are_waited_for",
     ),
+    "another decoder is trusted": Fault(
+        "slime_agl/chat/template/encoder.py",
+        "    encoder.decodes = all(\n",
+        "    encoder.decodes = True or all(\n",
+        "tests/chat/test_chat_encoder.py::test_ids_go_to_the_tokenizer_if_its_own_decoder_writes_other_text",
+    ),
+    "look-ahead is grouped too": Fault(
+        "slime_agl/chat/template/encoder.py",
+        " and not _BEYOND.search(pattern[starts[simple] : starts[simple + 1]]):\n",
+        ":\n",
+        "tests/chat/test_chat_encoder.py::test_only_alternatives_that_look_at_nothing_else_are_grouped",
+    ),
+    "a call cancelled early keeps its client": Fault(
+        "slime_agl/gateway/sessions/calls.py",
+        "        call.ended()  # again, for a task that was cancelled before it began\n",
+        "",
+        "tests/gateway/test_gateway_retries.py::test_whoever_waits_for_a_call_that_is_cancelled_before_it_began_is_told",
+    ),
     "output is encoded again": Fault(
         TURNS,
         "            parts=tuple(draft.parts),\n",

@@ -111,7 +111,7 @@ def test_a_grouped_pattern_splits_any_text_alike(pattern: str, parts: list[str])
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
-        (r"a|b", r"a|b"),
+        (r"a|b|c|d", r"a|b|c|d"),
         (r"a|b(?=c)|d", r"a|b(?=c)|d"),
         (r"a|b|c(?=d)|e", r"(?:a|b)|c(?=d)|e"),
         (r"(?i)a|b|c(?!d)", r"(?i)a|b|c(?!d)"),
