@@ -323,13 +323,13 @@ async def test_start_names_the_address_and_the_flags_when_nothing_answers(connec
 async def test_start_tells_a_router_without_workers(serve, connect):
     url = await serve({"GET /workers": says({"workers": []}), "GET /health": says({})})
     with pytest.raises(EngineUnavailable, match=f"the router at {url} has no workers"):
-        await connect(url, start_timeout=0.05)
+        await connect(url, start_timeout=1.0)
 
 
 async def test_start_tells_a_server_that_is_not_healthy(serve, connect):
     url = await serve({"GET /health": says({}, status=503)})
     with pytest.raises(EngineUnavailable, match="/health answers HTTP 503"):
-        await connect(url, start_timeout=0.05)
+        await connect(url, start_timeout=1.0)
 
 
 def test_an_address_without_a_scheme_is_refused():
