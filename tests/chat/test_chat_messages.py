@@ -174,6 +174,15 @@ def test_messages_agree_when_the_template_sees_the_same() -> None:
     )
 
 
+def test_a_client_that_drops_the_text_beside_calls_says_the_same_as_before() -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+    told = {"role": "assistant", "content": "Never said that.", "reasoning_content": "hm", "tool_calls": calls}
+    assert same_message(told, {"role": "assistant", "content": None, "tool_calls": calls})
+    assert not same_message(told, {"role": "assistant", "content": "", "tool_calls": calls})
+    assert not same_message({"role": "assistant", "content": None, "tool_calls": calls}, told)
+    assert not same_message({"role": "assistant", "content": "Never."}, {"role": "assistant", "content": None})
+
+
 def test_equal_messages_agree_even_when_no_template_takes_them() -> None:
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
     assert same_message(image, dict(image))

@@ -158,6 +158,21 @@ async def test_dropped_reasoning_does_not_fork(bench, fake_sglang):
     assert (second.parent, second.fork) == (first.index, "")
 
 
+async def test_a_history_goes_on_though_its_client_drops_the_text_that_it_once_wrote_beside_a_call(bench, fake_sglang):
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    fake_sglang.say(call).say(call).say("2")
+    client = await bench.open()
+    edited = (await say(client, tools=TOOLS)).choices[0].message.model_dump(exclude_none=True)
+    result = {"role": "tool", "tool_call_id": edited["tool_calls"][0]["id"], "content": "1"}
+    edited["content"] = "Never said that."
+    again = (await say(client, [*ASK, edited, result], tools=TOOLS)).choices[0].message.model_dump(exclude_none=True)
+    last = {"role": "tool", "tool_call_id": again["tool_calls"][0]["id"], "content": "2"}
+    told = [*ASK, {**edited, "content": None}, result, {**again, "content": None}, last]
+    await say(client, told, tools=TOOLS)
+    turns = (await bench.seal()).ledger.turns
+    assert [(turn.parent, turn.fork) for turn in turns] == [(None, ""), (None, "history_edited"), (1, "")]
+
+
 async def test_changed_tools_are_a_new_segment(bench, fake_sglang):
     fake_sglang.say("one").say("two")
     client = await bench.open()
