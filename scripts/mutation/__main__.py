@@ -9,8 +9,8 @@ import argparse
 import sys
 import time
 
-from scripts.mutation.copy import FAILED, HUNG, Copy, Misplaced, copied
-from scripts.mutation.faults import FAULTS
+from scripts.mutation.copy import FAILED, HUNG, Copy, copied
+from scripts.mutation.faults import FAULTS, Misplaced
 
 LIMIT_SECONDS = 60.0
 VERDICTS = {FAILED: "caught", HUNG: "SURVIVED (its test hangs)", 0: "SURVIVED"}

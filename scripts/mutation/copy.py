@@ -12,14 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.mutation.faults import Fault
+from scripts.mutation.faults import Fault, Misplaced
 
 ROOT = Path(__file__).resolve().parents[2]
 FAILED, HUNG = 1, -1
-
-
-class Misplaced(Exception):
-    """A fault does not match the source."""
 
 
 class Copy:
@@ -64,14 +60,10 @@ class Copy:
 
     @contextmanager
     def broken(self, fault: Fault) -> Iterator[None]:
-        """Apply the fault in the copy. Raises Misplaced unless its text is found exactly once."""
+        """Apply the fault in the copy. Raises Misplaced, see `Fault.applied`."""
         path = self.root / fault.file
         whole = path.read_text(encoding="utf-8")
-        if (count := whole.count(fault.old)) != 1:
-            raise Misplaced(f"{fault.file} holds the text to change {count} times, expected once: {fault.old!r}")
-        changed = whole.replace(fault.old, fault.new)
-        compile(changed, fault.file, "exec")
-        path.write_text(changed, encoding="utf-8")
+        path.write_text(fault.applied(whole), encoding="utf-8")
         try:
             yield
         finally:

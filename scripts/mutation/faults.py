@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+class Misplaced(Exception):
+    """A fault does not match the source."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """file, test: relative to the root; `test` as a pytest id. old: occurs in the file exactly once."""
@@ -13,6 +17,22 @@ class Fault:
     old: str
     new: str
     test: str
+
+    def applied(self, whole: str) -> str:
+        """Return the file's text with the fault. whole: without it.
+
+        Raises:
+            Misplaced: the text to change is not found exactly once, or Python code no longer compiles.
+        """
+        if (count := whole.count(self.old)) != 1:
+            raise Misplaced(f"{self.file} holds the text to change {count} times, expected once: {self.old!r}")
+        changed = whole.replace(self.old, self.new)
+        if self.file.endswith(".py"):
+            try:
+                compile(changed, self.file, "exec")
+            except SyntaxError as error:
+                raise Misplaced(f"{self.file} does not compile with {self.new!r}: {error}") from error
+        return changed
 
 
 TRAIN = "tests/rollout/test_rollout_train.py::"
