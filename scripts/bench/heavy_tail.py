@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Wall time per step with heavy-tailed agents: synchronous, partial and asynchronous, and slime's own loops.
 
-    python scripts/bench/heavy_tail.py                      # every policy, each in a separate process
-    PYTHONPATH=/path/to/slime python scripts/bench/heavy_tail.py   # with slime's own loops, unmodified
+    scripts/bench/heavy_tail                             # every policy, each in a separate process
+    PYTHONPATH=/path/to/slime scripts/bench/heavy_tail   # with slime's own loops, unmodified
 
 An execution calls the engine, works for a lognormal time determined by its index, and calls it again; the engine is
 scripted and answers at once. `train.py` trains and updates weights between calls, `train_async.py` trains during the
