@@ -13,6 +13,7 @@ from scripts.mutation.copy import FAILED, HUNG, Copy, copied
 from scripts.mutation.faults import FAULTS, Misplaced
 
 LIMIT_SECONDS = 60.0
+WIDTH = max(map(len, FAULTS)) + 2
 VERDICTS = {FAILED: "caught", HUNG: "SURVIVED (its test hangs)", 0: "SURVIVED"}
 
 
@@ -26,7 +27,7 @@ def main() -> int:
         parser.error(f"there is no fault {unknown[0]!r}; --list shows them")
     names = given.names or list(FAULTS)
     if given.list:
-        print("\n".join(f"{name:44}{FAULTS[name].file:44}{FAULTS[name].test}" for name in names))
+        print("\n".join(f"{name:{WIDTH}}{FAULTS[name].file:44}{FAULTS[name].test}" for name in names))
         return 0
     with copied() as copy:
         for name in names:  # before any test runs
@@ -54,7 +55,7 @@ def _break(copy: Copy, names: list[str], limit: float) -> int:
             status, output = copy.run([FAULTS[name].test], limit)
         verdict = VERDICTS.get(status, f"NOT RUN (pytest exit status {status})")
         survived += verdict != "caught"
-        print(f"{name:44}{verdict:28}{time.monotonic() - began:5.1f} s  {FAULTS[name].test}", flush=True)
+        print(f"{name:{WIDTH}}{verdict:28}{time.monotonic() - began:5.1f} s  {FAULTS[name].test}", flush=True)
         if verdict.startswith("NOT RUN"):
             print(output)
     print(f"{len(names) - survived} of {len(names)} faults caught")

@@ -198,7 +198,7 @@ def _columns(entries: object, rid: str) -> tuple[Sequence[Any], Sequence[Any]]:
     if not entries:
         return (), ()
     try:
-        logprobs, ids, *_ = zip(*entries)  # as many columns as the shortest entry has
+        logprobs, ids, *_ = zip(*entries, strict=False)  # as many columns as the shortest entry has
         if {list}.issuperset(map(type, entries)):
             return ids, logprobs
     except (TypeError, ValueError):
