@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Wall time per step with heavy-tailed agents: synchronous, partial and asynchronous, and slime's own loops.
 
     scripts/bench/heavy_tail                             # every policy, each in a separate process
@@ -242,11 +241,13 @@ def _row(policy: str, driver: str, cells: list[str], markdown: bool) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench/heavy_tail", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--policy", choices=POLICIES, help="run one policy, and write its numbers as JSON")
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--batch", type=int, default=8, help="groups a step")
-    parser.add_argument("--samples", type=int, default=4, help="executions a group")
+    parser.add_argument("--batch", type=int, default=8, help="groups per step")
+    parser.add_argument("--samples", type=int, default=4, help="executions per group")
     parser.add_argument("--median", type=float, default=1.0, help="seconds of work of the median execution")
     parser.add_argument("--sigma", type=float, default=1.0, help="spread of log(seconds)")
     parser.add_argument("--train", type=float, default=1.5, help="seconds that training takes")

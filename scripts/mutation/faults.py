@@ -106,8 +106,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "another decoder is trusted": Fault(
         "slime_agl/chat/template/encoder.py",
-        "    encoder.decodes = all(\n",
-        "    encoder.decodes = True or all(\n",
+        "    decodes = all(\n",
+        "    decodes = True or all(\n",
         "tests/chat/test_chat_encoder.py::test_ids_go_to_the_tokenizer_if_its_own_decoder_writes_other_text",
     ),
     "look-ahead is grouped too": Fault(
@@ -118,7 +118,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a call cancelled early keeps its client": Fault(
         "slime_agl/gateway/sessions/calls.py",
-        "        call.ended()  # again, for a task that was cancelled before it began\n",
+        "        call.end()  # for a task that was cancelled before it began\n",
         "",
         "tests/gateway/test_gateway_retries.py::test_whoever_waits_for_a_call_that_is_cancelled_before_it_began_is_told",
     ),

@@ -197,12 +197,9 @@ def _columns(entries: object, rid: str) -> tuple[Sequence[Any], Sequence[Any]]:
         raise WrongAnswer(rid, f"has output_token_logprobs of type {type(entries).__name__}, it must be a list")
     if not entries:
         return (), ()
-    try:
+    if {list}.issuperset(map(type, entries)) and min(map(len, entries)) >= 2:
         logprobs, ids, *_ = zip(*entries, strict=False)  # as many columns as the shortest entry has
-        if {list}.issuperset(map(type, entries)):
-            return ids, logprobs
-    except (TypeError, ValueError):
-        pass
+        return ids, logprobs
     at = next(at for at, entry in enumerate(entries) if not isinstance(entry, list) or len(entry) < 2)
     raise WrongAnswer(
         rid,

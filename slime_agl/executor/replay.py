@@ -75,8 +75,6 @@ def check_replay(sample: Sample, segment: Segment) -> None:
             f"routed experts of {len(rows)} tokens differ from the {len(experts['routed_experts'])} that the engine "
             f"gave ({where})"
         )
-    if all(part.top_p is None for turn in segment.turns for part in turn.parts):
-        return
     ids, offsets = [], [0]
     for turn in segment.turns[segment.first_trained :]:
         glue = len(turn.new_ids) if turn is not segment.turns[segment.first_trained] else 0

@@ -28,8 +28,8 @@ SHORT = 32 * 1024
 KEPT = 4
 # Some clients rewrite the conversation in each request. After so many bodies that nothing continued, none is noted.
 MOST_MISSES = 4
-# Bodies of up to this size are held, to be compared (2 us for 80 KB; hashing takes 54). Longer ones, with images, would
-# take too much memory.
+# Bodies of up to this size are kept for comparison, which takes 2 us for 80 KB; hashing takes 54. Longer ones, with
+# images, would take too much memory.
 LARGEST_HELD = 4 * 1024**2
 # Fields other than the conversation, tools above all, that attempts share.
 SHARED = 512
@@ -64,7 +64,7 @@ class _Noted:
 
 
 class Seen:
-    """What one attempt has sent. checked: leading elements of the array that passed their check, see `unchecked`."""
+    """Bodies that one attempt sent. checked: leading elements of the array that passed validation (see `unchecked`)."""
 
     __slots__ = ("checked", "misses", "noted")
 

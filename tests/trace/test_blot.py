@@ -14,6 +14,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from slime_agl.record.blot import BLOTTED_ID, MARK, blot, blot_ledger, blot_text, needed_by_a_rerun
 from slime_agl.record.credentials import is_named, is_value
@@ -118,6 +119,17 @@ def test_a_place_is_told_by_its_name(name: str) -> None:
 def test_a_placeholder_is_no_credential(value: str) -> None:
     account: Counter[str] = Counter()
     assert blot({"api_key": value}, "row", account) == {"api_key": value} and not account
+
+
+def test_a_struct_is_written_field_by_field() -> None:
+    class Seen(Struct):
+        api_key: str
+        steps: list[int]
+
+    account: Counter[str] = Counter()
+    assert blot(Seen("just-any-words-here", [1]), "reward", account) == blot(
+        {"api_key": "just-any-words-here", "steps": [1]}, "reward", account
+    )
 
 
 @pytest.mark.parametrize(

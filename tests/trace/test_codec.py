@@ -100,7 +100,7 @@ def through_json(ledger: Ledger) -> Ledger:
 
 
 def differing(one: Any, other: Any, where: str = "ledger") -> list[str]:
-    """The places in which two values differ, records field by field and arrays with their type code."""
+    """The places in which two values differ, structs and dataclasses field by field and arrays with their type code."""
     if type(one) is not type(other):
         return [f"{where}: {type(one).__name__} and {type(other).__name__}"]
     if dataclasses.is_dataclass(one) or isinstance(one, Struct):

@@ -52,7 +52,7 @@ Manner = Callable[[str], str]
 """How a template writes content: unchanged (`str`) or stripped (`str.strip`)."""
 ContinuationShape = tuple[tuple[str, ...], int, bool, bytes]
 Kind = tuple[ContinuationShape, bool, bool]
-"""What one set of trials covers: a shape, and two flags, set if there is no system message and if there are no tools.
+"""Key of a set of trials: (shape, without a system message, without tools).
 
 The trials bring their own system message and tools; for each real pair, `_cut_up` reads the pieces anew.
 """

@@ -98,7 +98,7 @@ def same_message(a: dict, b: dict) -> bool:
     if a == b:
         return True
     one, other = normalise([a, b])
-    # As sent, because normalising hides that the content is null.
+    # `b` as sent: normalising hides that its content is null.
     return one == other or (one["role"] == "assistant" and same_reply(_as_reply(one), b))
 
 

@@ -54,7 +54,7 @@ class Call:
     """
 
     __slots__ = (
-        *("_changed", "_timer", "_unwanted", "_waiters", "delivered", "digest", "key", "refused", "retried", "rids"),
+        *("_changed", "_ended", "_timer", "_unwanted", "delivered", "digest", "key", "refused", "retried", "rids"),
         *("task", "tries", "waiting"),
     )
 
@@ -71,7 +71,7 @@ class Call:
         # Created on demand: hundreds of calls are kept for a retry that never comes.
         self._changed: asyncio.Event | None = None
         self._unwanted: asyncio.Event | None = None
-        self._waiters: list[asyncio.Future[None]] | None = None
+        self._ended: asyncio.Event | None = None
         self.task = asyncio.get_running_loop().create_task(self._serve(serve))
 
     @property
@@ -108,30 +108,26 @@ class Call:
             self._timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, give_up, self)
 
     async def answers(self) -> list[TurnAnswer]:
-        """Wait for the answers; raise what their making raised. Cancelling one waiter leaves the call to the others.
+        """Wait for the answers. Raises what `serve` raises. Cancelling a waiter does not cancel the call.
 
         Why not `asyncio.shield`: its callback wakes the waiter one round of the event loop later.
         """
         if not self.task.done():
-            waiter = asyncio.get_running_loop().create_future()
-            if self._waiters is None:
-                self._waiters = []
-            self._waiters.append(waiter)
-            await waiter
+            if self._ended is None:
+                self._ended = asyncio.Event()
+            await self._ended.wait()
         return self.task.result()
 
-    def ended(self) -> None:
-        """Wake those who wait for the answers."""
-        waiters, self._waiters = self._waiters, None
-        for waiter in waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
+    def end(self) -> None:
+        """Wake those that wait for the answers. They run once the task is done."""
+        if self._ended is not None:
+            self._ended.set()
 
     async def _serve(self, serve: Callable[[Call], Coroutine[Any, Any, list[TurnAnswer]]]) -> list[TurnAnswer]:
         try:
             return await serve(self)
         finally:
-            self.ended()  # they run once this task is done
+            self.end()
 
     async def claimed(self) -> None:
         """Wait until a client can be answered, or none will come (then `refused` says why)."""
@@ -232,7 +228,7 @@ class CallTable:
         return call if call.repeatable else None
 
     def _end(self, call: Call, task: asyncio.Task[list[TurnAnswer]]) -> None:
-        call.ended()  # again, for a task that was cancelled before it began
+        call.end()  # for a task that was cancelled before it began
         if not task.cancelled():
             task.exception()  # marks it as retrieved: nobody awaits the task once every client has left
         del self._flying[id(call)]
