@@ -261,7 +261,7 @@ async def test_requests_broken_at_random_are_refused_and_the_next_one_is_served(
 
 async def test_a_malformed_call_is_refused_wherever_a_conversation_has_it(bench, script, monkeypatch):
     """Messages are checked once, whatever came of the request that had them first."""
-    monkeypatch.setattr(repeats, "SHORT", 0)
+    monkeypatch.setattr(repeats, "LEAST_HELD", 0)
     script("one", "two", "three")
     await bench.open(response_limit=8000)
     body = BASES["chat/completions"]

@@ -124,15 +124,15 @@ class _Surface:
                 size = len(raw)
                 place.settle(size)
                 try:
-                    body, digest = self._repeats.parse(raw, dialect.array, session.seen)
+                    parsed = self._repeats.parse(raw, dialect.array, session.seen)
                 except orjson.JSONDecodeError as error:
                     raise _not_json(error) from error
                 del raw
-                exchange = dialect.read(body, session)
+                exchange = dialect.read(parsed.body, session, parsed.frame)
                 session.bounds.check_turns(exchange.turns)
                 if session.sealed:
                     self._enter(request, target)
-                digest = (type(dialect), size, digest)
+                digest = (type(dialect), size, parsed.digest)
                 call = self._sessions.call(session, exchange.turns, digest, Mark.of(request.headers))
                 return await self._answer(request, session, call, dialect, exchange)
             finally:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slime_agl.chat.template.messages import wire_message
 from slime_agl.chat.template.tools import Tools
@@ -15,6 +16,7 @@ from slime_agl.gateway.protocols.hosted import hosted
 from slime_agl.gateway.protocols.logprobs import TokenBytes, chat_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
+from slime_agl.gateway.repeats import Frame
 from slime_agl.gateway.request import ANY_TOOL, TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import BEGUN_FIELDS, split_begun
@@ -80,27 +82,32 @@ class ChatCompletions:
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
 
-    def read(self, body: object, session: Session) -> ChatExchange:
-        body = FIELDS.check(body, session.count)
+    def read(self, body: object, session: Session, frame: Frame | None = None) -> ChatExchange:
+        exchange = fields.options(FIELDS, body, frame, self._options, session.count)
+        assert isinstance(body, dict), "options were read from it"
         messages = fields.objects(body, "messages")
         if not messages:
             raise bad_field("messages", "messages must be a non-empty list of objects")
-        _check_calls(session.seen.unchecked(messages), messages)
-        session.seen.accept(messages)
-        begun = None
+        _check_calls(session.seen.unchecked(messages, self)[0], messages)
+        session.seen.accept(messages, self, [])
+        request, begun = exchange.request, None
         if not body.keys().isdisjoint(BEGUN_FIELDS):
             messages, begun = split_begun(body, messages)
-        tools, forced, customs = _tools(body, session.count)
-        if forced and begun is not None:
+        if request.forced and begun is not None:
             raise bad_field(
                 "tool_choice", f"tool_choice {body['tool_choice']!r} starts the reply, as the last message already does"
             )
+        return replace(exchange, request=replace(request, messages=messages, begun=begun))
+
+    def _options(self, body: dict[str, Any], count: fields.Count) -> ChatExchange:
+        """Read everything but the messages."""
+        tools, forced, customs = _tools(body, count)
         options = fields.mapping(body, "stream_options")
         alternatives = fields.count(body, "top_logprobs", least=0, most=MOST_ALTERNATIVES)
         if alternatives is not None and not body.get("logprobs"):
             raise bad_field("top_logprobs", "top_logprobs needs logprobs: true")
         request = TurnRequest(
-            messages=messages,
+            messages=[],
             model=fields.model(body, self._model),
             tools=tools,
             template_kwargs=fields.template_kwargs(body, body.get("reasoning_effort")),
@@ -114,7 +121,6 @@ class ChatCompletions:
             one_call=body.get("parallel_tool_calls") is False,
             forced=forced,
             return_ids=bool(body.get("return_token_ids")),
-            begun=begun,
         )
         return ChatExchange(
             request=request,

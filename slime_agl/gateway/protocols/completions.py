@@ -12,6 +12,7 @@ from slime_agl.gateway.protocols.chat import DONE, ENGINE_BOOKKEEPING, MOST_ANSW
 from slime_agl.gateway.protocols.logprobs import completion_logprobs
 from slime_agl.gateway.protocols.protocol import event, openai_error
 from slime_agl.gateway.refusal import Refusal, bad_field
+from slime_agl.gateway.repeats import Frame
 from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.trace.turn import LENGTH
@@ -38,7 +39,7 @@ class Completions:
     def __init__(self, model: str, decode: Callable[[list[int]], str]) -> None:
         self._model, self._decode = model, decode
 
-    def read(self, body: object, session: Session) -> CompletionExchange:
+    def read(self, body: object, session: Session, frame: Frame | None = None) -> CompletionExchange:
         body = FIELDS.check(body, session.count)
         n = fields.count(body, "n", most=MOST_ANSWERS) or 1
         if (fields.count(body, "best_of") or n) != n:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
 from slime_agl.errors import closest
 from slime_agl.gateway.refusal import Refusal, bad_field
+from slime_agl.gateway.repeats import Frame
+
+T = TypeVar("T")
 
 # Sampling parameters: the protocol's name and SGLang's.
 SAMPLING = {
@@ -54,7 +57,14 @@ def uncounted(name: str) -> None:
     """No-op Count."""
 
 
-@dataclass(frozen=True, slots=True)
+class _Options(NamedTuple):
+    """What was read from a frame. counted: the names that were counted for it."""
+
+    value: Any
+    counted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """The fields of a protocol.
 
@@ -94,6 +104,34 @@ class Table:
         else:
             known = self.honoured | self.ignored.keys() | self.fixed.keys()
             raise bad_field(name, f"{name} is not a field of this endpoint.{closest(name, known)}")
+
+
+def options(
+    table: Table, body: object, frame: Frame | None, read: Callable[[dict[str, Any], Count], T], count: Count
+) -> T:
+    """Check a body, and read everything but its conversation: once for all bodies with the same frame.
+
+    read: takes the non-null fields, and what to tell of those that are ignored. What it returns is shared, so nobody
+    may change it.
+
+    Raises:
+        Refusal: 400, as `read` and `table.check` do.
+    """
+    known = None if frame is None else frame.options.get(table)
+    if known is not None:
+        for name in known.counted:
+            count(name)
+        return known.value
+    counted: list[str] = []
+
+    def noted(name: str) -> None:
+        counted.append(name)
+        count(name)
+
+    value = read(table.check(body, noted), noted)
+    if frame is not None:
+        frame.options[table] = _Options(value, tuple(counted))
+    return value
 
 
 def count(body: Mapping[str, Any], name: str, *, least: int = 1, most: int | None = None) -> int | None:

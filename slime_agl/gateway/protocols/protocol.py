@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from slime_agl.gateway.bodies import json_bytes
 from slime_agl.gateway.refusal import Refusal
+from slime_agl.gateway.repeats import Frame
 from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 
@@ -41,8 +42,8 @@ class Dialect(Protocol):
 
     array: str
 
-    def read(self, body: object, session: Session) -> Exchange:
-        """Parse and check a request body.
+    def read(self, body: object, session: Session, frame: Frame | None = None) -> Exchange:
+        """Parse and check a request body. frame: see `Repeats`; None if the body has none.
 
         Raises:
             Refusal: 400, naming the field.

@@ -29,14 +29,14 @@ def system_message(system: Any) -> list[Message]:
     return [{"role": "system", "content": "\n".join(texts)}] if texts else []
 
 
-def messages_of(messages: Iterable[Message]) -> list[Message]:
-    """Convert the conversation to chat shape, where each tool result is a message.
+def messages_of(messages: Iterable[Message], first: int = 0) -> list[Message]:
+    """Convert messages to chat shape, where each tool result is a message. first: the place of the first of them.
 
     Raises:
         Refusal: 400 for a role or block that the trained model cannot be given.
     """
     told: list[Message] = []
-    for at, message in enumerate(messages):
+    for at, message in enumerate(messages, first):
         where, role, content = f"messages[{at}]", message.get("role"), message.get("content")
         if role not in ("user", "assistant", "system"):
             raise bad_field(where, f"{where} has role {role!r}; it must be 'user' or 'assistant'")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slime_agl.chat.template.tools import Tools
 from slime_agl.gateway.protocols import fields
@@ -14,7 +15,8 @@ from slime_agl.gateway.protocols.chat import Usage, forced_tool
 from slime_agl.gateway.protocols.hosted import hosted
 from slime_agl.gateway.protocols.protocol import event
 from slime_agl.gateway.refusal import CONTEXT_OVERFLOW, Refusal, bad_field
-from slime_agl.gateway.request import TurnAnswer, TurnRequest
+from slime_agl.gateway.repeats import Frame
+from slime_agl.gateway.request import Message, TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.gateway.turn.begun import begun_text
 from slime_agl.trace.turn import LENGTH
@@ -57,35 +59,33 @@ class AnthropicMessages:
     def __init__(self, model: str) -> None:
         self._model = model
 
-    def read(self, body: object, session: Session) -> MessageExchange:
-        body = FIELDS.check(body, session.count)
-        limit = fields.count(body, "max_tokens")
-        if limit is None:
+    def read(self, body: object, session: Session, frame: Frame | None = None) -> MessageExchange:
+        options = fields.options(FIELDS, body, frame, self._options, session.count)
+        if options.exchange.request.max_tokens is None:
             raise bad_field("max_tokens", "max_tokens is missing; this protocol requires it")
-        return self._exchange(body, limit, session.count)
+        told = _told(body)
+        new, made = session.seen.unchecked(told, self)
+        made = [*made, *messages_of(new, len(told) - len(new))]
+        session.seen.accept(told, self, made)
+        return options.with_messages(made)
 
     def read_count(self, body: object) -> TurnRequest:
         """Parse a `count_tokens` request. Raises Refusal as `read` does."""
-        return self._exchange(FIELDS.check(body), None, fields.uncounted).request
+        options = fields.options(FIELDS, body, None, self._options, fields.uncounted)
+        return options.with_messages(messages_of(_told(body))).request
 
-    def _exchange(self, body: Mapping[str, Any], limit: int | None, count: fields.Count) -> MessageExchange:
-        told = fields.objects(body, "messages")
-        if not told:
-            raise bad_field("messages", "messages must be a non-empty list of objects")
+    def _options(self, body: dict[str, Any], count: fields.Count) -> _Options:
+        """Read everything but the messages."""
         tools, forced, one_call = _tools(body, count)
         thinking = fields.mapping(body, "thinking")
         output = fields.mapping(body, "output_config")
         _check_context(body)
-        messages = [*system_message(body.get("system") or ""), *messages_of(told)]
-        # In this protocol a final assistant message always starts the reply.
-        begun = None if forced else begun_text(messages)
         request = TurnRequest(
-            messages=messages if begun is None else messages[:-1],
-            begun=begun,
+            messages=[],
             model=fields.model(body, self._model),
             tools=tools,
             template_kwargs=_thinking_kwargs(thinking) | fields.template_kwargs(body, output.get("effort")),
-            max_tokens=limit,
+            max_tokens=fields.count(body, "max_tokens"),
             stop=fields.stops(body, "stop_sequences"),
             sampling=fields.sampling(body),
             constraint=fields.constraint(output.get("format") or body.get("output_format"), "output_config.format"),
@@ -93,9 +93,10 @@ class AnthropicMessages:
             one_call=one_call,
             forced=forced,
         )
-        return MessageExchange(
+        exchange = MessageExchange(
             request, bool(body.get("stream")), thinking=thinking.get("type") in ("enabled", "adaptive")
         )
+        return _Options(exchange, system_message(body.get("system") or ""))
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
         # Clients match these words to decide whether to shorten a conversation.
@@ -156,6 +157,28 @@ class MessageExchange(Struct, frozen=True):
         if answer.turn.matched in self.request.stop:
             return "stop_sequence", answer.turn.matched
         return "end_turn", None
+
+
+class _Options(Struct, frozen=True):
+    """A request without its messages. system: those that stand before them."""
+
+    exchange: MessageExchange
+    system: list[Message]
+
+    def with_messages(self, told: list[Message]) -> MessageExchange:
+        messages = [*self.system, *told]
+        request = self.exchange.request
+        # In this protocol a final assistant message always starts the reply.
+        begun = None if request.forced else begun_text(messages)
+        request = replace(request, messages=messages if begun is None else messages[:-1], begun=begun)
+        return replace(self.exchange, request=request)
+
+
+def _told(body: object) -> list[dict[str, Any]]:
+    told = fields.objects(body, "messages") if isinstance(body, dict) else []
+    if not told:
+        raise bad_field("messages", "messages must be a non-empty list of objects")
+    return told
 
 
 def _event(body: dict[str, Any]) -> bytes:

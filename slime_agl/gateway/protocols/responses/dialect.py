@@ -16,6 +16,7 @@ from slime_agl.gateway.protocols.responses.items import items_of, messages_of
 from slime_agl.gateway.protocols.responses.stored import Item, StoredResponse, StoredResponses, history
 from slime_agl.gateway.protocols.responses.tools import Offer, read_tools
 from slime_agl.gateway.refusal import Refusal, bad_field
+from slime_agl.gateway.repeats import Frame
 from slime_agl.gateway.request import TurnAnswer, TurnRequest
 from slime_agl.gateway.sessions.session import Session
 from slime_agl.trace.turn import LENGTH
@@ -55,7 +56,7 @@ class Responses:
     def __init__(self, model: str, token_bytes: TokenBytes) -> None:
         self._model, self._token_bytes = model, token_bytes
 
-    def read(self, body: object, session: Session) -> ResponseExchange:
+    def read(self, body: object, session: Session, frame: Frame | None = None) -> ResponseExchange:
         body = FIELDS.check(body, session.count)
         items = _items(body)
         previous = _previous(body, session.stored)
