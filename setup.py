@@ -26,9 +26,10 @@ setup(
         "agentlightning>=0.3,<0.4",  # 1.0 is a different program, without store, runner or tracer
         "aiohttp>=3.9",
         "click>=8.1",
-        "httptools",  # reads the engine's answers
+        "httptools",  # reads agents' requests and the engine's answers
         "jinja2>=3.1",  # chat templates, and the page of a run
         "msgspec",  # values made for every turn, in a twelfth of the time that frozen dataclasses take
+        "multidict",  # headers; aiohttp brings it
         "numpy",
         "orjson",
         "pyyaml",

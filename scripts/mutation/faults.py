@@ -44,6 +44,8 @@ GROUPS_WHOLE = TRAIN + "test_groups_come_back_whole_ordered_and_token_exact"
 NOT_CANONICAL = TRAIN + "test_a_sampling_that_is_not_canonical_is_kept_as_it_was"
 ONE_SEGMENT = TRAIN + "test_tool_calls_results_and_users_are_one_segment"
 ESCAPES, POOL = "tests/sandbox/test_sandbox_escapes.py::", "tests/sandbox/test_sandbox_pool.py::"
+CONNECTIONS = "slime_agl/gateway/http/connections.py"
+HTTP = "tests/gateway/test_http_connections.py::"
 REPEATS = "tests/gateway/test_gateway_repeats.py::"
 PARALLEL = "tests/gateway/test_gateway_parallel.py"
 METRICS = "tests/guide/test_metrics_page.py::"
@@ -80,15 +82,70 @@ FAULTS: dict[str, Fault] = {
     ),
     "any body begins with an earlier one": Fault(
         "slime_agl/gateway/repeats.py",
-        "return raw.startswith(memoryview(self.held)[: self.length])",
-        "return True",
+        "if raw.startswith(memoryview(self.held)[:length]) else None",
+        "",
         REPEATS + "test_a_conversation_with_another_history_is_parsed_whole",
+    ),
+    "any short body begins with an earlier one": Fault(
+        "slime_agl/gateway/repeats.py",
+        "        return hashed if hashed.digest() == self.digest else None",
+        "        return hashed",
+        REPEATS + "test_a_conversation_with_another_history_is_parsed_whole",
+    ),
+    "what is equal was checked": Fault(
+        "slime_agl/gateway/repeats.py",
+        "not all(map(is_, elements, self.checked))",
+        "elements[:count] != self.checked",
+        REPEATS + "test_what_was_read_before_is_read_the_same",
+    ),
+    "two protocols share what they made": Fault(
+        "slime_agl/gateway/repeats.py",
+        "if reader is not self.reader or len",
+        "if len",
+        REPEATS + "test_what_was_read_before_is_read_the_same",
+    ),
+    "ignored fields are counted once": Fault(
+        "slime_agl/gateway/protocols/fields.py",
+        "        for name in known.counted:\n",
+        "        for name in ():\n",
+        REPEATS + "test_what_was_read_before_is_read_the_same",
+    ),
+    "a head may never end": Fault(
+        CONNECTIONS,
+        "if self._unused > LARGEST_HEAD and not self._deaf:",
+        "if False:",
+        HTTP + "test_what_never_ends_is_given_up",
+    ),
+    "nobody hears that a client is gone": Fault(
+        CONNECTIONS,
+        "(self._arriving is not None and self._arriving.held > HELD_BYTES)",
+        "any(request.held > HELD_BYTES for request in self._requests)",
+        HTTP + "test_a_client_is_listened_to_while_its_request_is_served",
+    ),
+    "trailers are headers": Fault(
+        CONNECTIONS,
+        "            return  # it follows a body in chunks\n",
+        "            self._arriving.headers.add(name.decode(), value.decode())\n",
+        HTTP + "test_requests_are_the_same_however_their_bytes_arrive",
+    ),
+    "what follows the last request is served": Fault(
+        CONNECTIONS,
+        "            self._deaf = True  # what follows the last request is not meant for anybody\n",
+        "            pass\n",
+        HTTP + "test_what_follows_the_last_request_is_not_read",
+    ),
+    "an answer may precede its request's body": Fault(
+        "slime_agl/gateway/http/requests.py",
+        "        self.keep_alive &= self.arrived\n",
+        "",
+        HTTP + "test_an_answer_before_the_bodys_end_is_the_last",
     ),
     "messages count as checked before they are": Fault(
         "slime_agl/gateway/protocols/chat.py",
-        "        _check_calls(session.seen.unchecked(messages), messages)\n        session.seen.accept(messages)\n",
-        "        new = session.seen.unchecked(messages)\n"
-        "        session.seen.accept(messages)\n"
+        "        _check_calls(session.seen.unchecked(messages, self)[0], messages)\n"
+        "        session.seen.accept(messages, self, [])\n",
+        "        new, _ = session.seen.unchecked(messages, self)\n"
+        "        session.seen.accept(messages, self, [])\n"
         "        _check_calls(new, messages)\n",
         "tests/gateway/test_gateway_malformed.py::test_a_malformed_call_is_refused_wherever_a_conversation_has_it",
     ),
@@ -118,7 +175,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a call cancelled early keeps its client": Fault(
         "slime_agl/gateway/sessions/calls.py",
-        "        call.end()  # for a task that was cancelled before it began\n",
+        "        self._end()  # for a task that was cancelled before it began\n",
         "",
         "tests/gateway/test_gateway_retries.py::test_whoever_waits_for_a_call_that_is_cancelled_before_it_began_is_told",
     ),
@@ -408,8 +465,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "a sandbox reaches other attempts": Fault(
         "slime_agl/gateway/http/sockets.py",
-        'if path.startswith(f"{under}/"):',
-        "if path:",
+        'if request.path.startswith(f"{under}/"):',
+        "if request.path:",
         "tests/gateway/test_gateway_sockets.py::test_a_socket_serves_its_attempt_and_no_other_path",
     ),
     "living drivers are reaped": Fault(

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import orjson
-from aiohttp import web
 
 from slime_agl.gateway.refusal import Refusal, context_overflow, overlong
 from slime_agl.gateway.request import TurnRequest
@@ -173,12 +173,11 @@ class Place:
         self._served.leave(self._reserved)
 
 
-def check_kind(request: web.BaseRequest) -> None:
+def check_kind(headers: Mapping[str, str]) -> None:
     """Refuse a body that is not plain JSON. Raises Refusal, 415.
 
     Browsers send other content types without a preflight, and a compressed body may expand to any size.
     """
-    headers = request.headers
     kind = headers.get("Content-Type", "")
     if kind != JSON and kind.partition(";")[0].strip().lower() != JSON:
         raise Refusal(415, f"Content-Type is {kind[:100]!r}; send {JSON}", code="unsupported_media_type")
@@ -191,22 +190,40 @@ def check_kind(request: web.BaseRequest) -> None:
         )
 
 
-async def read_body(request: web.BaseRequest, limit: int, place: Place) -> bytes | None:
+class BrokenBody(Exception):
+    """The body of a request is not framed as HTTP says."""
+
+
+class Incoming(Protocol):
+    """A body that arrives, or has."""
+
+    @property
+    def arrived(self) -> bool: ...
+
+    def read_nowait(self) -> bytes:
+        """What has arrived since the last call."""
+        ...
+
+    async def read_some(self) -> bytes:
+        """Wait for more and return it; b'' at the end. Raises BrokenBody."""
+        ...
+
+
+async def read_body(body: Incoming, limit: int, place: Place) -> bytes | None:
     """Read the body; None if it exceeds `limit` bytes. place: grows when more arrives than it has reserved at first.
 
     Raises:
         Refusal: 400 if it is malformed, 408 if it does not arrive in time, 429 if too many wait.
     """
-    content = request.content
+    if body.arrived:
+        raw = body.read_nowait()
+        return raw if len(raw) <= limit else None
+    clock = asyncio.get_running_loop().time
+    end = clock() + BODY_SECONDS + limit / BYTES_PER_SECOND
     try:
-        if content.is_eof():
-            raw = content.read_nowait()
-            return raw if len(raw) <= limit else None
-        clock = asyncio.get_running_loop().time
-        end = clock() + BODY_SECONDS + limit / BYTES_PER_SECOND
         async with asyncio.timeout_at(min(end, clock() + PAUSE_SECONDS)) as deadline:
             parts, size, first = [], 0, True
-            while part := await content.readany():
+            while part := await body.read_some():
                 size += len(part)
                 if size > limit:
                     return None
@@ -221,8 +238,8 @@ async def read_body(request: web.BaseRequest, limit: int, place: Place) -> bytes
         raise Refusal(
             408, "the request body did not arrive in time", type="timeout_error", code="request_timeout", retry=True
         ) from error
-    except web.RequestPayloadError as error:
-        raise Refusal(400, "the request body cannot be read: it ends early, or is not framed as HTTP says") from error
+    except BrokenBody as error:
+        raise Refusal(400, "the request body cannot be read: it is not framed as HTTP says") from error
 
 
 def json_bytes(value: object) -> bytes:

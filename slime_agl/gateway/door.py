@@ -99,7 +99,7 @@ def may_enter(presented: str, own: str, *, required: bool) -> bool:
 
     Unless keys are required, a placeholder such as `api_key="dummy"` passes, but the key of another attempt does not.
     """
-    # aiohttp passes non-UTF-8 header bytes as surrogates.
+    # Header bytes that are not UTF-8 are surrogates.
     if hmac.compare_digest(presented.encode("utf-8", "surrogateescape"), own.encode()):
         return True
     return not required and not presented.startswith(KEY_PREFIX)

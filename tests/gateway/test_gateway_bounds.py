@@ -174,7 +174,7 @@ async def test_half_open_connections_are_closed_and_others_served_meanwhile(benc
     for _, writer in opened:
         writer.write(begun)
     await client.chat.completions.create(model="m", messages=ASK)
-    server = bench.gateway._server
+    server = bench.gateway._listener
     await bench.gateway._call(lambda _: looks(server))
     assert [await reader.read() for reader, _ in opened] == [b""] * 200
     for _, writer in opened:
@@ -205,12 +205,12 @@ async def test_the_second_head_of_a_connection_has_no_longer_than_the_first(benc
     for _ in range(2):
         writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await status_of(reader))[0] == 200
-        await bench.gateway._call(lambda _: looks(bench.gateway._server))
+        await bench.gateway._call(lambda _: looks(bench.gateway._listener))
     writer.write(b"GET /health HTTP/1.1\r\nHost: loc")
     await writer.drain()
-    while not any(connection.heard for connection in bench.gateway._server.connections):
+    while not any(connection.in_head for connection in bench.gateway._listener.connections):
         await asyncio.sleep(0)
-    await bench.gateway._call(lambda _: looks(bench.gateway._server))
+    await bench.gateway._call(lambda _: looks(bench.gateway._listener))
     assert await reader.read() == b""
     writer.close()
 
@@ -298,7 +298,7 @@ async def test_what_many_sessions_took_is_given_back(bench, fake_sglang, monkeyp
     """Connections, threads and sessions are as many as before; memory is for scripts/bench to measure."""
     monkeypatch.setattr("slime_agl.engine.connections.IDLE_SECONDS", 0.0)
     fake_sglang.answer_with(lambda request: "hello")
-    server, names = bench.gateway._server, [f"at-{number}" for number in range(48)]
+    server, names = bench.gateway._listener, [f"at-{number}" for number in range(48)]
 
     async def live(name: str) -> None:
         client = await bench.open(name)

@@ -11,7 +11,6 @@ import aiohttp
 import httpx
 import openai
 import pytest
-from aiohttp.http_writer import StreamWriter
 
 from slime_agl.errors import ConfigError, EngineUnavailable, SlimeAglError
 from slime_agl.gateway.http.connections import Connection
@@ -134,16 +133,16 @@ async def test_a_retry_joins_the_call_whose_client_vanished(bench, fake_sglang):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_vanishes_while_it_is_answered_is_no_error(bench, fake_sglang, monkeypatch, caplog, stream):
-    write, vanished = StreamWriter.write, False
+    send, vanished = Connection.send, False
 
-    async def vanish(writer: StreamWriter, *rest: Any, **more: Any) -> None:
+    def vanish(connection: Connection, data: bytes) -> None:
         nonlocal vanished
-        if not vanished and isinstance(writer.protocol, Connection):
+        if not vanished:
             vanished = True
-            writer.transport.abort()
-        await write(writer, *rest, **more)
+            connection.abort()
+        send(connection, data)
 
-    monkeypatch.setattr(StreamWriter, "write", vanish)
+    monkeypatch.setattr(Connection, "send", vanish)
     fake_sglang.say("once")
     client = await bench.open()
     with contextlib.suppress(openai.APIConnectionError, httpx.RemoteProtocolError):

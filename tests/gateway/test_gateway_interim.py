@@ -13,7 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from slime_agl.gateway.http.connections import PROCESSING
+from slime_agl.gateway.http.app import PROCESSING
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 SENDS = {"httpx": "python-httpx/0.28", "openai": "AsyncOpenAI/Python 2.8.0", "requests": "python-requests/2.32"}
@@ -21,7 +21,7 @@ SENDS = {"httpx": "python-httpx/0.28", "openai": "AsyncOpenAI/Python 2.8.0", "re
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch, fake_sglang: Any) -> None:
-    monkeypatch.setattr("slime_agl.gateway.http.connections.KEEP_ALIVE_SECONDS", 0.001)
+    monkeypatch.setattr("slime_agl.gateway.http.app.INTERIM_SECONDS", 0.001)
     fake_sglang.answer_with(lambda request: "said").hold()
 
 

@@ -269,7 +269,7 @@ async def test_a_malformed_call_is_refused_wherever_a_conversation_has_it(bench,
     bad = [*good, {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": 7}]}]
     for messages in (body["messages"], good):
         assert (await post(bench, "chat/completions", body | {"messages": messages}))[0] == 200
-    for messages in (bad, bad, [*bad, *good]):
+    for messages in (bad, [*bad, *good], bad):
         status, refused = await post(bench, "chat/completions", body | {"messages": messages})
         assert status == 400 and refused["error"]["param"] == "messages[3].tool_calls", refused
     assert (await post(bench, "chat/completions", body | {"messages": good}))[0] == 200

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from typing import cast
+import re
 
 import orjson
-from aiohttp import web
 
 from slime_agl.chat.template.renderer import Renderer
 from slime_agl.gateway.bodies import Place, check_kind, json_bytes, read_body
 from slime_agl.gateway.door import Door, presented_key
-from slime_agl.gateway.http.connections import Answers, Connection, answered
+from slime_agl.gateway.http.connections import Serve
 from slime_agl.gateway.http.events import take_event
 from slime_agl.gateway.http.models import Models
-from slime_agl.gateway.http.routes import ATTEMPT, EVENTS, Handler, Routes, Target, expected
+from slime_agl.gateway.http.requests import Answer, Request
+from slime_agl.gateway.http.routes import ATTEMPT, EVENTS, Handler, Routes, Target, decoded, expected
 from slime_agl.gateway.protocols.anthropic.dialect import AnthropicMessages
 from slime_agl.gateway.protocols.chat import ChatCompletions
 from slime_agl.gateway.protocols.completions import Completions
@@ -23,6 +24,7 @@ from slime_agl.gateway.protocols.protocol import KEEP_ALIVE, Dialect, Exchange
 from slime_agl.gateway.protocols.responses.dialect import Responses, stored_response
 from slime_agl.gateway.refusal import Refusal, quoted, sealed
 from slime_agl.gateway.repeats import Repeats, plain
+from slime_agl.gateway.request import TurnAnswer
 from slime_agl.gateway.sessions.calls import Call, Mark
 from slime_agl.gateway.sessions.registry import Sessions
 from slime_agl.gateway.sessions.session import Session
@@ -30,15 +32,21 @@ from slime_agl.gateway.turn.commits import TurnSink
 
 logger = logging.getLogger(__name__)
 
+# Between the comments that keep a stream alive.
 KEEP_ALIVE_SECONDS = 10.0
-CLIENT_GONE = 499
+# Between interim responses: below httpx's default read timeout of 5 s.
+INTERIM_SECONDS = 4.0
+PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
+# Clients that skip interim responses. http.client, which requests uses, takes 102 for the answer.
+SKIPS_INTERIM = re.compile(r"python-httpx/|OpenAI/Python|Anthropic/Python|aiohttp/")
+EVENT_STREAM = "text/event-stream"
 MOST_PATH = 100
 # Methods that a web page can make a browser send without a preflight, and without a body that would give it away.
 READING = frozenset({"GET", "HEAD"})
 
 
-def build_server(sessions: Sessions, renderer: Renderer, model: str, door: Door, sink: TurnSink) -> web.Server:
-    """Build the gateway's server. model: the name that `/v1/models` lists. sink: takes the rewards of agents."""
+def build_surface(sessions: Sessions, renderer: Renderer, model: str, door: Door, sink: TurnSink) -> Serve:
+    """Build what serves requests. model: the name that `/v1/models` lists. sink: takes the rewards of agents."""
     surface = _Surface(sessions, renderer, model, door, sink)
     routes = surface.routes
     for path, dialect in surface.dialects.items():
@@ -52,7 +60,7 @@ def build_server(sessions: Sessions, renderer: Renderer, model: str, door: Door,
     routes.add("GET", "/v1/models", surface.all_models)
     routes.add("GET", "/health", surface.health)
     routes.add("GET", "/metrics", surface.metrics)
-    return web.Server(surface.serve, handler_cancellation=True)
+    return surface.serve
 
 
 class _Surface:
@@ -60,7 +68,7 @@ class _Surface:
 
     def __init__(self, sessions: Sessions, renderer: Renderer, model: str, door: Door, sink: TurnSink) -> None:
         self._sessions, self._models, self._door, self._sink = sessions, Models(model), door, sink
-        self._repeats, self._answers = Repeats(), Answers()
+        self._repeats = Repeats()
         self._openai = ChatCompletions(model, renderer.token_bytes)
         self._anthropic = AnthropicMessages(model)
         self.routes = Routes()
@@ -71,40 +79,33 @@ class _Surface:
             "/messages": self._anthropic,
         }
 
-    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Admit a request, and write every failure in the error shape of its protocol."""
-        connection = cast(Connection, request.protocol)
-        connection.serving = True
+    async def serve(self, request: Request) -> Answer | None:
+        """Admit a request, and answer every failure in the error shape of its protocol."""
         try:
             self._door.check(request.headers)
-            handler, target = self.routes.find(request.method, request.rel_url.raw_path)
+            handler, target = self.routes.find(request.method, request.path)
             doorman = self._sessions.doorman
             if doorman is not None and target.attempt_id:
                 key = presented_key(request.headers)
                 await self._sessions.admit(doorman, target.rollout_id, target.attempt_id, key)
             if "Expect" in request.headers:
-                await expected(request)
+                expected(request)
             return await handler(request, target)
         except Refusal as error:
             refusal = error
-        except web.HTTPException as error:
-            refusal = Refusal(error.status, f"{request.method} {request.path}: {error.reason}")
         except ConnectionResetError:
-            # The client is gone; its call waits for a retry. The server notices the reset itself, so nothing is sent.
-            return web.Response(status=CLIENT_GONE)
+            raise  # the client is gone; its call waits for a retry
         except Exception as error:  # the last boundary before the agent
             refusal = _failed(request, error)
-        finally:
-            connection.serving, connection.heard = False, 0
         self._note(request, refusal)
         dialect = self._anthropic if _is_anthropic(request) else self._openai
         # The OpenAI and Anthropic clients obey x-should-retry; without it they retry every 409 and 5xx.
         headers = {"x-should-retry": "true" if refusal.retry else "false"}
-        return _json(dialect.error(refusal), refusal.status, headers)
+        return Answer(json_bytes(dialect.error(refusal)), refusal.status, headers=headers)
 
-    def _note(self, request: web.BaseRequest, refusal: Refusal) -> None:
+    def _note(self, request: Request, refusal: Refusal) -> None:
         """Record a refusal with the attempt that the path names, so that its end can be explained."""
-        found = self.routes.within_attempt(request.rel_url.raw_path)
+        found = self.routes.within_attempt(request.path)
         if found is not None and request.method == "POST":  # with other methods, clients look whether a server is there
             target, rest = found
             turn = rest.removeprefix("/v1").removeprefix("/v1") in self.dialects
@@ -114,7 +115,7 @@ class _Surface:
     def turns(self, dialect: Dialect) -> Handler:
         """Make the handler of one protocol's requests for turns."""
 
-        async def handle(request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        async def handle(request: Request, target: Target) -> Answer | None:
             session = self._enter(request, target)
             expected, limit = await self._size(request, session)
             place = Place(session.served, expected)
@@ -141,50 +142,42 @@ class _Surface:
         return handle
 
     async def _answer(
-        self, request: web.BaseRequest, session: Session, call: Call, dialect: Dialect, exchange: Exchange
-    ) -> web.StreamResponse:
+        self, request: Request, session: Session, call: Call, dialect: Dialect, exchange: Exchange
+    ) -> None:
         try:
             if exchange.stream:
-                return await self._stream(request, session, call, dialect, exchange)
-            answers = await answered(request, call)
+                await self._stream(request, session, call, dialect, exchange)
+                return
+            answers = await _answers(request, call)
             _still_wanted(session, call)
-            response = await self._answers.send(request, exchange.body(answers))
+            await request.answer(Answer(json_bytes(exchange.body(answers))))
             call.settle()
-            return response
         finally:
             if not call.delivered:
                 call.leave(self._sessions.give_up)
 
     async def _stream(
-        self, request: web.BaseRequest, session: Session, call: Call, dialect: Dialect, exchange: Exchange
-    ) -> web.StreamResponse:
+        self, request: Request, session: Session, call: Call, dialect: Dialect, exchange: Exchange
+    ) -> None:
         """Send a finished turn as events; comments keep the connection alive while it is sampled."""
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-        while not call.task.done():
+        while call.task is not None and not call.done:
             await asyncio.wait([call.task], timeout=KEEP_ALIVE_SECONDS)
-            if not call.task.done():
-                if not response.prepared:
-                    await response.prepare(request)
-                await response.write(KEEP_ALIVE)
+            if not call.done:
+                await request.stream(KEEP_ALIVE, kind=EVENT_STREAM)
         try:
-            answers = call.task.result()
+            answers = call.result()
             _still_wanted(session, call)
-        except Exception as error:  # `errors` answers it, unless the stream has begun: then it ends with an error event
-            if not response.prepared:
+        except Exception as error:  # `serve` answers it, unless the stream has begun: then it ends with an error event
+            if not request.begun:
                 raise
             refusal = error if isinstance(error, Refusal) else _failed(request, error)
             self._note(request, refusal)
-            await response.write(dialect.error_event(refusal))
-            return response
-        events = b"".join(exchange.events(answers))
-        if not response.prepared:
-            await response.prepare(request)
-        await response.write(events)
-        await response.write_eof()
+            await request.stream(dialect.error_event(refusal), kind=EVENT_STREAM, last=True)
+            return
+        await request.stream(b"".join(exchange.events(answers)), kind=EVENT_STREAM, last=True)
         call.settle()
-        return response
 
-    async def count_tokens(self, request: web.BaseRequest, target: Target) -> web.Response:
+    async def count_tokens(self, request: Request, target: Target) -> Answer:
         session = self._enter(request, target)
         expected, limit = await self._size(request, session)
         place = Place(session.served, expected)
@@ -196,14 +189,14 @@ class _Surface:
         finally:
             place.leave()
 
-    async def _size(self, request: web.BaseRequest, session: Session) -> tuple[int, int]:
+    async def _size(self, request: Request, session: Session) -> tuple[int, int]:
         """Return the bytes that a request's body may have, and its limit.
 
         Raises:
             Refusal: 415 for anything but plain JSON, 400 for a body that exceeds the context.
         """
-        check_kind(request)
-        bounds, size = session.bounds, request.content_length
+        check_kind(request.headers)
+        bounds, size = session.bounds, request.size
         if size is not None and size <= bounds.body:
             return size, bounds.body
         images = await self._sessions.shows_images(session)
@@ -212,14 +205,14 @@ class _Surface:
             raise session.overflowed(bounds.too_large(size, images))
         return (bounds.body if size is None else size), limit
 
-    async def _body(self, request: web.BaseRequest, session: Session, limit: int, place: Place) -> bytes:
+    async def _body(self, request: Request, session: Session, limit: int, place: Place) -> bytes:
         raw = await read_body(request, limit, place)
         if raw is None:
             raise session.overflowed(session.bounds.too_large(limit + 1, limit > session.bounds.body))
         session.bounds.check_structure(raw)
         return raw
 
-    async def event(self, request: web.BaseRequest, target: Target) -> web.Response:
+    async def event(self, request: Request, target: Target) -> Answer:
         session = self._enter(request, target)
         expected, limit = await self._size(request, session)
         place = Place(session.served, expected)
@@ -229,46 +222,74 @@ class _Surface:
         finally:
             place.leave()
 
-    async def response(self, request: web.BaseRequest, target: Target) -> web.Response:
+    async def response(self, request: Request, target: Target) -> Answer:
         return _json(stored_response(self._enter(request, target).stored, target.name).body)
 
-    async def forget_response(self, request: web.BaseRequest, target: Target) -> web.Response:
+    async def forget_response(self, request: Request, target: Target) -> Answer:
         stored, name = self._enter(request, target).stored, target.name
         stored_response(stored, name)
         stored.forget(name)
         return _json({"id": name, "object": "response", "deleted": True})
 
-    async def models(self, request: web.BaseRequest, target: Target) -> web.Response:
+    async def models(self, request: Request, target: Target) -> Answer:
         self._enter(request, target)
         return _json(self._models.list(anthropic=_is_anthropic(request)))
 
-    async def all_models(self, request: web.BaseRequest, target: Target) -> web.Response:
+    async def all_models(self, request: Request, target: Target) -> Answer:
         return _json(self._models.list(anthropic=_is_anthropic(request)))
 
-    async def model(self, request: web.BaseRequest, target: Target) -> web.Response:
+    async def model(self, request: Request, target: Target) -> Answer:
         self._enter(request, target)
         return _json(self._models.card(target.name, anthropic=_is_anthropic(request)))
 
-    async def health(self, request: web.BaseRequest, target: Target) -> web.Response:
+    async def health(self, request: Request, target: Target) -> Answer:
         return _json(
             {"status": "ok", "open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}
         )
 
-    async def metrics(self, request: web.BaseRequest, target: Target) -> web.Response:
+    async def metrics(self, request: Request, target: Target) -> Answer:
         values = {"open_attempts": len(self._sessions), "calls_in_flight": self._sessions.in_flight}
         values |= {_series(name): count for name, count in sorted(self._sessions.counters.items())}
-        return web.Response(text="".join(f"slime_agl_gateway_{name} {value}\n" for name, value in values.items()))
+        lines = "".join(f"slime_agl_gateway_{name} {value}\n" for name, value in values.items())
+        return Answer(lines.encode(), kind="text/plain; charset=utf-8")
 
-    def _enter(self, request: web.BaseRequest, target: Target) -> Session:
+    def _enter(self, request: Request, target: Target) -> Session:
         key = presented_key(request.headers)
         # A browser can be made to read without a key; sending a key, or JSON, would need a preflight first.
         placeholder = bool(key) or request.method not in READING
         return self._sessions.enter(target.rollout_id, target.attempt_id, key, placeholder=placeholder)
 
 
-def _failed(request: web.BaseRequest, error: Exception) -> Refusal:
+async def _answers(request: Request, call: Call) -> list[TurnAnswer]:
+    """Wait for the answers of a call, however long its turns are sampled or parked.
+
+    Sends interim responses to clients known to skip them, so that they do not time out. An interim response does not
+    commit to a status, so a failure can still send its own.
+
+    Raises:
+        Refusal: the call was refused.
+    """
+    patient = request.modern and SKIPS_INTERIM.search(request.headers.get("User-Agent", ""))
+    if not patient or call.done:
+        return await call.answers()
+    loop, timer = asyncio.get_running_loop(), None
+
+    def still_under_way() -> None:
+        nonlocal timer
+        with contextlib.suppress(ConnectionResetError):
+            request.interim(PROCESSING)
+            timer = loop.call_later(INTERIM_SECONDS, still_under_way)
+
+    timer = loop.call_later(INTERIM_SECONDS, still_under_way)
+    try:
+        return await call.answers()
+    finally:
+        timer.cancel()
+
+
+def _failed(request: Request, error: Exception) -> Refusal:
     """Log the traceback; return a 500 that the agent should not retry."""
-    logger.error("a request to %r failed", request.path, exc_info=error)
+    logger.error("a request to %r failed", decoded(request.path), exc_info=error)
     return Refusal(500, f"{type(error).__name__}: {error}", type="api_error", code="gateway_error")
 
 
@@ -295,10 +316,10 @@ def _still_wanted(session: Session, call: Call) -> None:
         raise sealed(session.spec.rollout_id, session.spec.attempt_id)
 
 
-def _is_anthropic(request: web.BaseRequest) -> bool:
+def _is_anthropic(request: Request) -> bool:
     """Check for Anthropic's protocol, which its clients name in every request."""
     return "anthropic-version" in request.headers or request.path.endswith(("/messages", "/messages/count_tokens"))
 
 
-def _json(body: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=json_bytes(body), status=status, content_type="application/json", headers=headers)
+def _json(body: object) -> Answer:
+    return Answer(json_bytes(body))

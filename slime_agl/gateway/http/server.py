@@ -9,11 +9,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
-
-from aiohttp import web
 
 from slime_agl.chat.parse.reply import ReplyParser
 from slime_agl.chat.template.delta import DeltaEncoder
@@ -22,8 +19,8 @@ from slime_agl.config import GatewayConfig
 from slime_agl.engine.base import Engine, EngineInfo, Pressure
 from slime_agl.errors import ConfigError, SlimeAglError
 from slime_agl.gateway.door import Door, is_loopback
-from slime_agl.gateway.http.app import build_server
-from slime_agl.gateway.http.connections import Connection, watch
+from slime_agl.gateway.http.app import build_surface
+from slime_agl.gateway.http.listener import Listener
 from slime_agl.gateway.http.sockets import Sockets
 from slime_agl.gateway.sessions.doorman import Doorman
 from slime_agl.gateway.sessions.registry import Sessions
@@ -64,7 +61,7 @@ class Gateway:
         self._loop: LoopThread | None = None
         self._stack = AsyncExitStack()
         self._sessions: Sessions | None = None
-        self._server: web.Server | None = None
+        self._listener: Listener | None = None
         self._sockets: Sockets | None = None
         self.url = ""
         self.engine_info = EngineInfo()
@@ -195,27 +192,21 @@ class Gateway:
         keys_required = _keys_required(config, self._public(config.port))
         self._sessions = Sessions(maker, parts.engine, keys_required=keys_required, doorman=parts.doorman)
         door = Door(config.host, self._public(config.port))
-        server = self._server = build_server(self._sessions, parts.renderer, parts.model, door, parts.sink)
-        runner = web.ServerRunner(server, shutdown_timeout=1.0)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
+        serve = build_surface(self._sessions, parts.renderer, parts.model, door, parts.sink)
+        counters = self._sessions.counters
+        listener = self._listener = Listener(serve, counters)
+        self._stack.push_async_callback(listener.close)
         self._stack.push_async_callback(self._sessions.close)
-        loop, counters = asyncio.get_running_loop(), self._sessions.counters
+        self._stack.callback(listener.stop_listening)
         try:
-            listening = await loop.create_server(
-                partial(Connection, server, counters, loop), config.host, config.port, backlog=2048
-            )
+            port = await listener.listen(host=config.host, port=config.port, backlog=2048)
         except OSError as error:
             raise ConfigError(
                 f"the gateway cannot bind {config.host}:{config.port} ({error.strerror or error}); "
                 "set agl.gateway.port to a free port, or to 0 to take any"
             ) from error
-        self._stack.callback(listening.close)
-        self._sockets = Sockets(server, counters)
+        self._sockets = Sockets(serve, counters)
         self._stack.push_async_callback(self._sockets.close)
-        watching = asyncio.ensure_future(watch(server))
-        self._stack.callback(watching.cancel)
-        port = listening.sockets[0].getsockname()[1]
         self.url = self._public(port) or f"http://{_in_url(config.host)}:{port}"
 
     def _public(self, port: int) -> str | None:

@@ -21,6 +21,9 @@ ENDED_KEPT = 64
 LONGEST_KEY = 255
 
 
+Task = asyncio.Task[list[TurnAnswer]]
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """The retry headers of a request.
@@ -50,19 +53,19 @@ class Call:
     """A request being served. Its client may leave; a retry within the grace period takes its place.
 
     serve: produces the answers; starts at once. tries: number of earlier tries named by the latest request for it.
-    refused: '' while its answer is wanted, then why not ('abandoned', 'sealed').
+    refused: '' while its answer is wanted, then why not ('abandoned', 'sealed'). task: serves it, None once that ended.
     """
 
     __slots__ = (
-        *("_changed", "_ended", "_timer", "_unwanted", "delivered", "digest", "key", "refused", "retried", "rids"),
-        *("task", "tries", "waiting"),
+        *("_changed", "_ended", "_outcome", "_timer", "_unwanted", "delivered", "digest", "key", "refused", "retried"),
+        *("rids", "task", "tries", "waiting"),
     )
 
     def __init__(
         self, digest: Hashable, serve: Callable[[Call], Coroutine[Any, Any, list[TurnAnswer]]], mark: Mark = FIRST_TRY
     ) -> None:
         self.digest, self.key, self.tries = digest, mark.key, mark.tries
-        self.rids: set[str] = set()
+        self.rids: list[str] = []
         self.waiting = 0
         self.refused = ""
         self.delivered = False
@@ -72,7 +75,8 @@ class Call:
         self._changed: asyncio.Event | None = None
         self._unwanted: asyncio.Event | None = None
         self._ended: asyncio.Event | None = None
-        self.task = asyncio.get_running_loop().create_task(self._serve(serve))
+        self._outcome: list[TurnAnswer] | BaseException = []
+        self.task: Task | None = asyncio.get_running_loop().create_task(self._serve(serve))
 
     @property
     def wanted(self) -> bool:
@@ -94,8 +98,18 @@ class Call:
     @property
     def repeatable(self) -> bool:
         """Check that a retry may receive this call's answer: it is wanted, and has not failed."""
-        failed = self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
-        return self.wanted and not failed
+        return self.wanted and not (self.done and isinstance(self._found(), BaseException))
+
+    @property
+    def done(self) -> bool:
+        return self.task is None or self.task.done()
+
+    def result(self) -> list[TurnAnswer]:
+        """The answers, once done. Raises what `serve` raised."""
+        found = self._found()
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     def arrive(self) -> None:
         self.waiting += 1
@@ -112,22 +126,23 @@ class Call:
 
         Why not `asyncio.shield`: its callback wakes the waiter one round of the event loop later.
         """
-        if not self.task.done():
+        if not self.done:
             if self._ended is None:
                 self._ended = asyncio.Event()
             await self._ended.wait()
-        return self.task.result()
+        return self.result()
 
-    def end(self) -> None:
-        """Wake those that wait for the answers. They run once the task is done."""
-        if self._ended is not None:
-            self._ended.set()
+    def close(self) -> None:
+        """Keep the outcome only, for retries: 64 ended calls are kept, and an event alone takes 0.8 KB."""
+        self._end()  # for a task that was cancelled before it began
+        self._outcome, self.task = self._found(), None
+        self._ended = self._changed = None
 
     async def _serve(self, serve: Callable[[Call], Coroutine[Any, Any, list[TurnAnswer]]]) -> list[TurnAnswer]:
         try:
             return await serve(self)
         finally:
-            self.end()
+            self._end()
 
     async def claimed(self) -> None:
         """Wait until a client can be answered, or none will come (then `refused` says why)."""
@@ -146,6 +161,18 @@ class Call:
         """Record that the answer reached a client."""
         self.delivered = True
         self._tell()
+
+    def _found(self) -> list[TurnAnswer] | BaseException:
+        if self.task is None:
+            return self._outcome
+        if self.task.cancelled():
+            return asyncio.CancelledError()
+        return self.task.exception() or self.task.result()
+
+    def _end(self) -> None:
+        """Wake those that wait for the answers. They run once the task is done."""
+        if self._ended is not None:
+            self._ended.set()
 
     def _tell(self) -> None:
         """Wake `claimed`, and end the grace period."""
@@ -173,7 +200,11 @@ class CallTable:
         return len(self._flying)
 
     def in_flight(self) -> list[Call]:
-        return [call for call in self._flying.values() if not call.task.done()]
+        return [call for call in self._flying.values() if not call.done]
+
+    def tasks(self) -> list[Task]:
+        """What serves the calls in flight."""
+        return [call.task for call in self._flying.values() if call.task is not None and not call.task.done()]
 
     def find(self, digest: Hashable, mark: Mark) -> Call | None:
         """Find the call that this request repeats; None if it is a new call.
@@ -210,7 +241,8 @@ class CallTable:
             self._keyed[call.key] = call
         else:
             self._same.setdefault(digest, []).append(call)
-        call.task.add_done_callback(lambda task: self._end(call, task))
+        assert call.task is not None, "it has just begun"
+        call.task.add_done_callback(lambda _: self._end(call))
         return call
 
     def _keyed_call(self, digest: Hashable, key: str) -> Call | None:
@@ -227,10 +259,8 @@ class CallTable:
             )
         return call if call.repeatable else None
 
-    def _end(self, call: Call, task: asyncio.Task[list[TurnAnswer]]) -> None:
-        call.end()  # for a task that was cancelled before it began
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved: nobody awaits the task once every client has left
+    def _end(self, call: Call) -> None:
+        call.close()
         del self._flying[id(call)]
         if call.key:
             return

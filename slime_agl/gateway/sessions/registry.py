@@ -207,13 +207,13 @@ class Sessions:
         for call in session.calls.in_flight():
             call.give_up("sealed")
         for _ in range(ABORTS_BEFORE_CANCEL):
-            tasks = [call.task for call in session.calls.in_flight()]
+            tasks = session.calls.tasks()
             if not tasks:
                 return
             rids = [rid for call in session.calls.in_flight() for rid in call.rids]
             await asyncio.gather(*(self._engine.abort(rid) for rid in rids))
             await asyncio.wait(tasks, timeout=ABORT_AGAIN_SECONDS)
-        tasks = [call.task for call in session.calls.in_flight()]
+        tasks = session.calls.tasks()
         logger.warning(
             "%s: %d calls did not end after %d aborts, dropping their connections",
             session.ledger,
