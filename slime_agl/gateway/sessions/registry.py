@@ -155,7 +155,7 @@ class Sessions:
     def give_up(self, call: Call) -> None:
         """Abandon a call that no client waits for: abort its engine requests, keep their tokens untrained."""
         call.give_up("abandoned")
-        for rid in tuple(call.rids):
+        for rid in call.rids:
             task = asyncio.ensure_future(self._engine.abort(rid))
             self._aborting.add(task)
             task.add_done_callback(self._aborting.discard)

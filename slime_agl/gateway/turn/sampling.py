@@ -202,7 +202,7 @@ class Sampler:
             return Sampled(ids=array("i"), logprobs=array("d"), finish=ABORT)
         rid = session.request_id()
         sent, spec = draft.ids.length, session.spec
-        call.rids.append(rid)
+        call.asks(rid)
         asked = time.perf_counter()
         try:
             part = await self._engine.generate(
@@ -219,7 +219,7 @@ class Sampler:
                 )
             )
         finally:
-            call.rids.remove(rid)
+            call.heard(rid)
             draft.engine_seconds += time.perf_counter() - asked
         if part.prompt_tokens and part.prompt_tokens != sent:
             if images := draft.extra.get("image_data"):
