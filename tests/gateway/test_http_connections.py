@@ -262,6 +262,23 @@ async def test_other_protocols_may_be_offered_again_and_again() -> None:
     assert talk.seen[-1][3] == b"xyz"
 
 
+@pytest.mark.parametrize("cut", [1, 20, 110, 126, 130, 10**6])
+@pytest.mark.parametrize(
+    "framed",
+    [b"Content-Length: 3\r\n\r\nxyz", b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n2\r\nyz\r\n0\r\n\r\n"],
+)
+async def test_an_offer_of_another_protocol_may_have_a_body(framed: bytes, cut: int) -> None:
+    """Java's client and curl --http2 offer HTTP/2 with their first request."""
+    talk = Talk()
+    offer = b"POST /a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" + framed
+    raw = offer + offer + GET
+    for at in range(0, len(raw), cut):
+        talk.say(raw[at : at + cut])
+        await rounds()
+    assert [(path, body) for _, path, _, body in talk.seen] == [("/a", b"xyz"), ("/a", b"xyz"), ("/a", b"")]
+    assert [status for status, _ in talk.answers()] == [200] * 3 and not talk.wire.closed
+
+
 @pytest.mark.parametrize(
     ("begun", "endless"),
     [

@@ -140,6 +140,10 @@ class Connection(asyncio.Protocol):
         self._headers.append((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")))
 
     def on_headers_complete(self) -> None:
+        self._use()
+        self.in_head = False
+        if self._arriving is not None:
+            return  # see `_decline`
         parser, headers = self._parser, CIMultiDict(self._headers)
         if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
             raise _Refused
@@ -152,8 +156,6 @@ class Connection(asyncio.Protocol):
             modern=parser.get_http_version() != "1.0",
         )
         self._requests.append(self._arriving)
-        self._use()
-        self.in_head = False
 
     def on_body(self, part: bytes) -> None:
         self._use()
@@ -161,9 +163,10 @@ class Connection(asyncio.Protocol):
             self._arriving.take(part)
 
     def on_message_complete(self) -> None:
-        request, self._arriving = self._arriving, None
-        if request is None:
-            return
+        request = self._arriving
+        if request is None or (request.size != 0 and self._parser.should_upgrade()):
+            return  # its body follows, see `_decline`
+        self._arriving = None
         request.end()
         if not request.keep_alive:
             self._deaf = True  # what follows the last request is not meant for anybody
@@ -217,11 +220,17 @@ class Connection(asyncio.Protocol):
         self._unused = -self._chunk
 
     def _decline(self, data: bytes, offer: httptools.HttpParserUpgrade) -> None:
-        """Ignore the offer of another protocol, as a server may: the next request stands behind this one."""
+        """Ignore the offer of another protocol, as a server may: what follows is the body, and the next request.
+
+        The parser takes all that follows an offer for the other protocol. So a new one is told of the body only.
+        """
         while not self._deaf:
             used = offer.args[0]
             data = data[used:]
-            if not (used and data):
+            if self._arriving is not None:
+                self._parser = httptools.HttpRequestParser(self)
+                data = b"POST / HTTP/1.1\r\n%b\r\n\r\n%b" % (self._arriving.framing(), data)
+            elif not (used and data):
                 return
             try:
                 self._parser.feed_data(data)

@@ -130,6 +130,10 @@ class Request:
         self._client.send(head + data)
         await self._client.drained()
 
+    def framing(self) -> bytes:
+        """The header that tells where the body ends."""
+        return b"Transfer-Encoding: chunked" if self.size is None else b"Content-Length: %d" % self.size
+
     def take(self, part: bytes) -> None:
         """Take a part of the body."""
         self._parts.append(part)
