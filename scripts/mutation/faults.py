@@ -98,6 +98,12 @@ FAULTS: dict[str, Fault] = {
         "elements[:count] != self.checked",
         REPEATS + "test_what_was_read_before_is_read_the_same",
     ),
+    "what was made of one body is another's": Fault(
+        "slime_agl/gateway/repeats.py",
+        "if len(noted) == len(elements) and all(map(is_, noted, elements)):",
+        "if len(noted) == len(elements):",
+        REPEATS + "test_what_was_made_of_a_body_that_is_not_noted_is_not_anothers",
+    ),
     "two protocols share what they made": Fault(
         "slime_agl/gateway/repeats.py",
         "if reader is not self.reader or len",

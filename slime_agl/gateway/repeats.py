@@ -115,9 +115,10 @@ class Seen:
         return elements[count:], self.made
 
     def accept(self, elements: list[Any], reader: object, made: list[Any]) -> None:
-        """Note the elements of the body that was noted last as checked, and what was made of them."""
-        if self.noted and len(self.noted[-1].elements) == len(elements):
-            self.checked, self.reader, self.made = self.noted[-1].elements, reader, made
+        """Note elements as checked, and what was made of them, if they are those of the body that was noted last."""
+        noted = self.noted[-1].elements if self.noted else []
+        if len(noted) == len(elements) and all(map(is_, noted, elements)):
+            self.checked, self.reader, self.made = noted, reader, made
 
     def note(self, noted: _Noted, continued: _Noted | None = None) -> None:
         """Note a body, which may be the continuation of another. Of a short conversation only the latest is kept.

@@ -309,6 +309,18 @@ def test_messages_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert converted == [1, 2, 2, 2, 2]
 
 
+def test_what_was_made_of_a_body_that_is_not_noted_is_not_anothers() -> None:
+    shared, attempt, dialect = Repeats(), Attempt(), AnthropicMessages("m")
+    one, other = ({"role": "user", "content": text} for text in ("one", "other"))
+    noted = []
+    for messages, more in (([one], {}), ([other], {"temperature": 1}), ([one, other], {})):
+        raw = orjson.dumps({**CLAUDE, **more, "messages": messages})
+        parsed = shared.parse(raw, "messages", attempt.seen)
+        assert dialect.read(parsed.body, attempt, parsed.frame).request.messages[1:] == messages
+        noted.append(len(attempt.seen.noted))
+    assert noted[:2] == [1, 1]
+
+
 def test_a_message_that_is_wrong_is_named_by_its_place() -> None:
     shared, attempt, dialect = Repeats(), Attempt(), AnthropicMessages("m")
     talk: list[Any] = [{"role": "user", "content": "hi"}]

@@ -416,6 +416,17 @@ async def test_a_fault_costs_the_connection_and_shows_nothing(caplog: pytest.Log
     assert [record.getMessage() for record in caplog.records] == ["a connection failed: RuntimeError"]
 
 
+async def test_a_fault_in_the_middle_of_a_stream_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def serve(request: Request) -> Answer:
+        await request.stream(b"one", kind="text/event-stream")
+        return MALFORMED
+
+    talk = Talk(serve)
+    talk.say(GET)
+    await rounds()
+    assert talk.wire.closed == "aborted" and talk.wire.sent.endswith(b"3\r\none\r\n")
+
+
 async def test_a_listener_that_closes_lets_what_is_in_service_be_answered() -> None:
     release, going = asyncio.Event(), asyncio.Event()
 

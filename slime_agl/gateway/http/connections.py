@@ -285,9 +285,11 @@ class Connection(asyncio.Protocol):
         try:
             answer = await self._serve_request(request)
             if answer is not None:
+                if request.begun:
+                    raise ConnectionError("the answer has already begun")
                 await request.answer(answer)
         except ConnectionResetError:
-            return  # `connection_lost` follows
+            return  # the client is gone, so `connection_lost` follows
         except asyncio.CancelledError:
             self._transport.abort()
             raise
