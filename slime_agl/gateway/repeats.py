@@ -50,8 +50,9 @@ class Frame:
         self.options: dict[object, Any] = {}
 
     def surrounds(self, raw: bytes, array: str) -> bool:
-        long_enough = len(raw) > len(self.before) + len(self.after)
-        return self.array == array and long_enough and raw.startswith(self.before) and raw.endswith(self.after)
+        """Return True if a body may have this frame. What it surrounds has to be parsed alone, so not for long ones."""
+        fits = len(self.before) + len(self.after) < len(raw) <= LARGEST_HELD
+        return self.array == array and fits and raw.startswith(self.before) and raw.endswith(self.after)
 
 
 class Parsed(NamedTuple):
