@@ -108,7 +108,7 @@ FAULTS: dict[str, Fault] = {
         "slime_agl/gateway/repeats.py",
         "if reader is not self.reader or len",
         "if len",
-        REPEATS + "test_what_was_read_before_is_read_the_same",
+        REPEATS + "test_what_one_protocol_checked_is_read_by_another",
     ),
     "ignored fields are counted once": Fault(
         "slime_agl/gateway/protocols/fields.py",

@@ -321,6 +321,15 @@ def test_what_was_made_of_a_body_that_is_not_noted_is_not_anothers() -> None:
     assert noted[:2] == [1, 1]
 
 
+def test_what_one_protocol_checked_is_read_by_another() -> None:
+    shared, attempt = Repeats(), Attempt()
+    told: list[Any] = []
+    for dialect in (ChatCompletions("m", None), AnthropicMessages("m"), ChatCompletions("m", None)):
+        told.append({"role": "user", "content": f"number {len(told)}"})
+        parsed = shared.parse(orjson.dumps({"messages": told, "model": "m", "max_tokens": 9}), "messages", attempt.seen)
+        assert dialect.read(parsed.body, attempt, parsed.frame).request.messages == told
+
+
 def test_a_message_that_is_wrong_is_named_by_its_place() -> None:
     shared, attempt, dialect = Repeats(), Attempt(), AnthropicMessages("m")
     talk: list[Any] = [{"role": "user", "content": "hi"}]
