@@ -201,7 +201,7 @@ class Incoming(Protocol):
     def arrived(self) -> bool: ...
 
     def read_nowait(self) -> bytes:
-        """What has arrived since the last call."""
+        """Return what has arrived since the last call."""
         ...
 
     async def read_some(self) -> bytes:

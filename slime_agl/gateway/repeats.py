@@ -37,7 +37,7 @@ _space = re.compile(r"[ \t\n\r]*").match
 
 
 class Frame:
-    """What surrounds the conversation in a body. Shared by all bodies that have the same bytes there.
+    """The part of a body around its conversation. Bodies with the same bytes there share one frame.
 
     before, after: those bytes, up to the first element and from the end of the last. fields: the other fields; the
     conversation's stands among them without value. options: what was read from them, see `fields.options`.

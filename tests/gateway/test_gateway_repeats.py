@@ -234,7 +234,7 @@ def test_branches_of_one_conversation_are_told_apart() -> None:
 
 
 class Attempt:
-    """What a dialect needs of a session."""
+    """The parts of a session that a dialect uses."""
 
     def __init__(self) -> None:
         self.seen, self.counters = later(), Counter()

@@ -122,8 +122,7 @@ class _Surface:
             await place.enter()
             try:
                 raw = await self._body(request, session, limit, place)
-                size = len(raw)
-                place.settle(size)
+                place.settle(len(raw))
                 try:
                     parsed = self._repeats.parse(raw, dialect.array, session.seen)
                 except orjson.JSONDecodeError as error:
@@ -133,7 +132,7 @@ class _Surface:
                 session.bounds.check_turns(exchange.turns)
                 if session.sealed:
                     self._enter(request, target)
-                digest = (type(dialect), size, parsed.digest)
+                digest = (type(dialect), parsed.digest)
                 call = self._sessions.call(session, exchange.turns, digest, Mark.of(request.headers))
                 return await self._answer(request, session, call, dialect, exchange)
             finally:

@@ -3,8 +3,9 @@
 Why not aiohttp's server: it builds a URL, a stream and a writer per request, and passes each request through two tasks.
 That is an eighth of the gateway's CPU per turn (`scripts/bench/gateway --other`: 0.70 ms with it, 0.62 without).
 
-Clients are not trusted. Heads are limited in size and in time (see `check`); bodies by whoever reads them, and nothing
-arrives while nobody reads. Parsing stops at the first byte that is not HTTP, so a request cannot hide in another.
+Clients are not trusted. Request heads have limits of size and time (see `check`). Whoever reads a body limits its size;
+reading from the socket pauses while nobody does. Parsing stops at the first byte that is not HTTP, so a request cannot
+hide in another.
 """
 
 from __future__ import annotations

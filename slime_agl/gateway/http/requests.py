@@ -20,10 +20,7 @@ _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 class Client(Protocol):
-    """The client's side of a connection. full: it has not taken most of what was sent."""
-
-    @property
-    def full(self) -> bool: ...
+    """The client's side of a connection."""
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are. Raises ConnectionResetError if the client is gone."""
@@ -90,7 +87,7 @@ class Request:
         """Wait for more of the body and return it; b'' at the end.
 
         Raises:
-            BrokenBody: there is no end.
+            BrokenBody: the body is not framed as HTTP requires.
         """
         while not (self._parts or self.arrived):
             if self.broken:
@@ -107,8 +104,7 @@ class Request:
     async def answer(self, answer: Answer) -> None:
         """Send an answer; return when the client has taken most of it. Raises ConnectionResetError if it is gone."""
         self._client.send(self.written(answer))
-        if self._client.full:
-            await self._client.drained()
+        await self._client.drained()
 
     def written(self, answer: Answer) -> bytes:
         """Return the bytes of an answer to this request."""
@@ -131,21 +127,19 @@ class Request:
         await self._client.drained()
 
     def framing(self) -> bytes:
-        """The header that tells where the body ends."""
+        """Return the header that says where the body ends."""
         return b"Transfer-Encoding: chunked" if self.size is None else b"Content-Length: %d" % self.size
 
     def take(self, part: bytes) -> None:
         """Take a part of the body."""
         self._parts.append(part)
         self.held += len(part)
-        if self._waiting is not None:
-            self._wake()
+        self._wake()
 
     def end(self, *, broken: bool = False) -> None:
         """The body has arrived, or never will."""
         self.arrived, self.broken = not broken, broken
-        if self._waiting is not None:
-            self._wake()
+        self._wake()
 
     def _head(self, status: int, lines: bytes) -> bytes:
         self.begun = True

@@ -58,7 +58,7 @@ def uncounted(name: str) -> None:
 
 
 class _Options(NamedTuple):
-    """What was read from a frame. counted: the names that were counted for it."""
+    """Options read from a frame. counted: names to count for every body that has this frame."""
 
     value: Any
     counted: tuple[str, ...]

@@ -218,7 +218,7 @@ class CallTable:
         return [call for call in self._flying.values() if not call.done]
 
     def tasks(self) -> list[Task]:
-        """What serves the calls in flight."""
+        """Return the tasks that serve the calls in flight."""
         return [call.task for call in self._flying.values() if call.task is not None and not call.task.done()]
 
     def find(self, digest: Hashable, mark: Mark) -> Call | None:
