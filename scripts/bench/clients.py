@@ -43,7 +43,7 @@ async def clients(url: str, body: bytes, stack: AsyncExitStack) -> dict[str, Pos
     modern = await stack.enter_async_context(httpx.AsyncClient(limits=limits, timeout=60))
 
     async def ours() -> bytes:
-        return await own.post(address, body, read=lambda answer: answer.body)
+        return await own.post(address, [body], read=lambda answer: answer.body)
 
     async def by_aiohttp() -> bytes:
         async with general.post(address, data=body, headers=kind) as answer:

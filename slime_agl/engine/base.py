@@ -8,23 +8,22 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
+from slime_agl.engine.id_text import IdText
 from slime_agl.trace.turn import Sampled
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
     """One `/generate` call.
 
-    ids_json: the prompt's token ids as comma-separated decimals without brackets. The caller keeps them serialised,
-        so that a growing prompt is written once.
-    prompt_length: number of ids in it. sampling_params: in SGLang's names.
+    prompt: its token ids. The caller keeps them serialised, so that a growing prompt is written once.
+    sampling_params: in SGLang's names.
     rid: request id, used to abort it. session_key: pins a session to one worker.
     extra: further top-level fields of the request (image_data, ...).
     experts_width: routed experts per token if requested, else None. experts_from: first token to return them for.
     model: name the agent asked for; not sent.
     """
 
-    ids_json: bytes
-    prompt_length: int
+    prompt: IdText
     sampling_params: Mapping[str, Any]
     rid: str
     session_key: str

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
@@ -79,13 +79,13 @@ class Connections:
     async def post(
         self,
         url: str,
-        body: bytes,
+        body: Sequence[bytes],
         headers: dict[str, str] | None = None,
         *,
         read: Callable[[Posted], T],
         largest: int = LARGEST_BODY,
     ) -> T:
-        """Post `body` and return read(answer). Redirects are not followed.
+        """Post `body`, given in pieces, and return read(answer). Redirects are not followed.
 
         largest: limit on the body of the answer in bytes. The connection is dropped if `read` raises, or on cancel.
 
@@ -106,7 +106,7 @@ class Connections:
         self._origins.clear()
 
     async def _post(
-        self, url: str, body: bytes, headers: dict[str, str], read: Callable[[Posted], T], largest: int
+        self, url: str, body: Sequence[bytes], headers: dict[str, str], read: Callable[[Posted], T], largest: int
     ) -> T:
         origin = self._origins.get(url)
         if origin is None:
@@ -164,11 +164,11 @@ class Connections:
         return connection
 
 
-def _head(origin: _Origin, body: bytes, headers: dict[str, str]) -> bytes:
+def _head(origin: _Origin, body: Sequence[bytes], headers: dict[str, str]) -> bytes:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     if lines.count("\n") != len(headers):
         raise ValueError(f"a header of {headers} holds a line break, which would begin a header of its own")
-    return b"%b%bContent-Length: %d\r\n\r\n" % (origin.head, lines.encode("latin-1"), len(body))
+    return b"%b%bContent-Length: %d\r\n\r\n" % (origin.head, lines.encode("latin-1"), sum(map(len, body)))
 
 
 class _Connection(asyncio.Protocol):
@@ -188,11 +188,11 @@ class _Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self.reusable = False
 
-    def ask(self, head: bytes, body: bytes, largest: int) -> asyncio.Future[Posted]:
+    def ask(self, head: bytes, body: Sequence[bytes], largest: int) -> asyncio.Future[Posted]:
         self.reusable = False
         self._answer = asyncio.get_running_loop().create_future()
         self._head_bytes, self._body_bytes, self._largest = 0, 0, largest
-        self._transport.writelines((head, body))
+        self._transport.writelines((head, *body))
         return self._answer
 
     def drop(self) -> None:

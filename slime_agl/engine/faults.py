@@ -45,7 +45,7 @@ def refuse(status: int, words: str, request: EngineRequest) -> None:
     if status in TRANSIENT:
         raise TryAgain(f"HTTP {status}: {words}", status=status)
     raise EngineRejected(
-        f"the engine refused request {request.rid} ({request.prompt_length} prompt tokens) with HTTP {status}: "
+        f"the engine refused request {request.rid} ({request.prompt.length} prompt tokens) with HTTP {status}: "
         f"{words}. It would refuse it again: change the prompt or the sampling parameters it names",
         status=status,
         overflow=OVERFLOW_WORDS in words,

@@ -43,8 +43,8 @@ BASE64_INT32, TOP_P_IDS_OF_A_TOKEN = 6, 4096
 UNLIMITED = 1 << 16
 
 
-def request_body(request: EngineRequest, rid: str) -> bytes:
-    """Serialise the request under the id `rid`. Copies the prompt's ids without parsing them.
+def request_body(request: EngineRequest, rid: str) -> list[bytes]:
+    """Serialise the request under the id `rid`, in pieces. The prompt's are passed on as they are.
 
     Raises:
         ValueError: `extra` names a field that the client sets itself.
@@ -55,12 +55,12 @@ def request_body(request: EngineRequest, rid: str) -> bytes:
     if request.experts_width is not None:
         fields |= replay_fields(request)
     rest = orjson.dumps({**fields, **request.extra})
-    return b"".join((b'{"input_ids":[', request.ids_json, b"],", rest[1:]))
+    return [b'{"input_ids":[', *request.prompt.pieces, b"]," + rest[1:]]
 
 
 def nothing_sampled(request: EngineRequest) -> Sampled:
     """The answer to a request that was aborted before any of its tokens arrived."""
-    return Sampled(ids=token_array(()), logprobs=logprob_array(()), finish=ABORT, prompt_tokens=request.prompt_length)
+    return Sampled(ids=token_array(()), logprobs=logprob_array(()), finish=ABORT, prompt_tokens=request.prompt.length)
 
 
 def read_answer(
@@ -106,7 +106,7 @@ def largest_answer(request: EngineRequest) -> int:
     if CUSTOM in request.sampling_params and wants_top_p(request.sampling_params):
         a_token += BASE64_INT32 * TOP_P_IDS_OF_A_TOKEN
     routed = BASE64_INT32 * (request.experts_width or 0)
-    return BYTES_OF_AN_ANSWER + new * a_token + (request.prompt_length + new) * (routed + PROMPT_TOKEN_BYTES)
+    return BYTES_OF_AN_ANSWER + new * a_token + (request.prompt.length + new) * (routed + PROMPT_TOKEN_BYTES)
 
 
 def parse_answer(body: bytes, rid: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
@@ -286,11 +286,11 @@ def _prompt_tokens(meta: Mapping[str, object], request: EngineRequest, rid: str)
     """Number of tokens the engine read. With images it may differ from the number sent; the caller judges that."""
     said = _count(meta, "prompt_tokens", rid)
     if said is None:
-        return request.prompt_length
-    if said != request.prompt_length and not request.extra.get("image_data"):
+        return request.prompt.length
+    if said != request.prompt.length and not request.extra.get("image_data"):
         raise WrongAnswer(
             rid,
-            f"says that the engine read {said} tokens, it was sent {request.prompt_length}; it is another request's, "
+            f"says that the engine read {said} tokens, it was sent {request.prompt.length}; it is another request's, "
             "or something on the way changes prompts",
         )
     return said

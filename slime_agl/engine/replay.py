@@ -50,7 +50,7 @@ def read_experts(meta: Mapping[str, object], request: EngineRequest, rid: str, n
             rid,
             f"({new_tokens} tokens) has no routed experts although it was asked for them (return_routed_experts)",
         )
-    last = request.prompt_length + new_tokens - 1
+    last = request.prompt.length + new_tokens - 1
     wanted = last - request.experts_from
     rows, rest = divmod(flat.size, width)
     if rest or rows not in (wanted, last):

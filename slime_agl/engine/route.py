@@ -19,6 +19,7 @@ from slime_agl.engine.base import EngineRequest, Replay
 from slime_agl.engine.connections import Connections, Posted
 from slime_agl.engine.faults import TryAgain, refuse, words_of
 from slime_agl.engine.generate import largest_answer, read_answer, request_body
+from slime_agl.engine.id_text import IdText
 from slime_agl.engine.replay import TOP_P_ASKED
 from slime_agl.engine.workers import Workers
 from slime_agl.errors import ConfigError, EngineRejected
@@ -249,8 +250,7 @@ async def _probe(posts: Connections, base: str, replay: Replay) -> str:
     if replay.top_p is not None:
         params |= {"top_p": replay.top_p, "custom_params": {TOP_P_ASKED: True}}
     request = EngineRequest(
-        ids_json=b"1,1,1",
-        prompt_length=3,
+        prompt=IdText((b"1,1,1",), 3),
         sampling_params=params,
         rid=PROBE_RID,
         session_key=PROBE_RID,

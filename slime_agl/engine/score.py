@@ -17,7 +17,8 @@ import orjson
 from slime_agl.engine.base import EngineRequest
 from slime_agl.engine.faults import WrongAnswer
 from slime_agl.engine.generate import HIGHEST_LOGPROB, LOWEST_LOGPROB, NUMBERS, parse_answer
-from slime_agl.trace.turn import logprob_array
+from slime_agl.engine.id_text import IdText
+from slime_agl.trace.turn import logprob_array, token_array
 
 FIELD, FIRST_ASKED = "input_token_logprobs", "logprob_start_len"
 # Explicit, so that a server's own defaults do not count. SGLang scores prompts at temperature 1 whatever it is told.
@@ -28,8 +29,7 @@ SAMPLES_NOTHING = {**UNSCALED, "max_new_tokens": 0, "skip_special_tokens": False
 def score_request(ids: Sequence[int], count: int, rid: str) -> EngineRequest:
     """A request for log p of the last `count` of `ids`, of which at least one comes before them."""
     return EngineRequest(
-        ids_json=orjson.dumps(list(ids))[1:-1],
-        prompt_length=len(ids),
+        prompt=IdText().extended(token_array(ids)),
         sampling_params=SAMPLES_NOTHING,
         rid=rid,
         session_key=rid,
@@ -37,10 +37,10 @@ def score_request(ids: Sequence[int], count: int, rid: str) -> EngineRequest:
     )
 
 
-def text_request(text: str, rid: str) -> bytes:
+def text_request(text: str, rid: str) -> list[bytes]:
     """The body of a request that has the server encode a text, and return its ids with their logprobs."""
     fields = {"text": text, "sampling_params": SAMPLES_NOTHING, "return_logprob": True, FIRST_ASKED: 0, "rid": rid}
-    return orjson.dumps(fields)
+    return [orjson.dumps(fields)]
 
 
 def read_scores(body: bytes, ids: Sequence[int], count: int, rid: str, *, vocab_size: int | None = None) -> array:

@@ -11,20 +11,23 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import orjson
 
 from slime_agl.engine.base import EngineInfo, EngineRequest
 from slime_agl.engine.connections import ConnectionBroke, Connections, NotConnected, Posted
 from slime_agl.engine.faults import TryAgain, WrongAnswer, refuse, words_of
 from slime_agl.engine.generate import largest_answer, request_body
+from slime_agl.engine.id_text import IdText
 from slime_agl.engine.retry import Backoff
 from slime_agl.engine.router import MOST_WRONG, RouterEngine
 from slime_agl.engine.score import UNSCALED, read_ids, read_scores, require_same, score_request, text_request
 from slime_agl.errors import EngineError, EngineRejected, TeacherError
+from slime_agl.trace.turn import token_array
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Ask = Callable[[str], tuple[Sequence[bytes], EngineRequest]]
+"""Makes the body of a request with an id, in pieces, and what it asks for."""
 
 AT_ONCE = 64
 START_SECONDS = 30.0
@@ -89,11 +92,9 @@ class Scorer:
             self._require_context(probe.context)
             await self._require_tokenizer(probe)
             sampling = {**UNSCALED, "max_new_tokens": PROOF_TOKENS, "ignore_eos": True}
-            prompt, rid = orjson.dumps(probe.ids)[1:-1], uuid.uuid4().hex
+            prompt, rid = IdText().extended(token_array(probe.ids)), uuid.uuid4().hex
             sampled = await engine.generate(
-                EngineRequest(
-                    ids_json=prompt, prompt_length=len(probe.ids), sampling_params=sampling, rid=rid, session_key=rid
-                )
+                EngineRequest(prompt=prompt, sampling_params=sampling, rid=rid, session_key=rid)
             )
         except EngineError as error:
             raise TeacherError(f"{self._who} samples nothing, so its scores cannot be proven: {error}") from error
@@ -113,7 +114,7 @@ class Scorer:
         if not 0 < count < len(ids):
             raise TeacherError(f"{count} of {len(ids)} tokens are to be scored; at least one must come before them")
 
-        def request(rid: str) -> tuple[bytes, EngineRequest]:
+        def request(rid: str) -> tuple[Sequence[bytes], EngineRequest]:
             asked = score_request(ids, count, rid)
             return request_body(asked, rid), asked
 
@@ -131,7 +132,7 @@ class Scorer:
     async def close(self) -> None:
         await self._posts.close()
 
-    async def _ask(self, request: Callable[[str], tuple[bytes, EngineRequest]], read: Callable[[bytes, str], T]) -> T:
+    async def _ask(self, request: Ask, read: Callable[[bytes, str], T]) -> T:
         failures = wrong = 0
         fault: TryAgain | None = None
         async with self._room:
@@ -152,7 +153,7 @@ class Scorer:
                 ) from (fault or late)
         raise TeacherError(f"{self._who} gave {wrong} wrong answers, the last time: {fault}") from fault
 
-    async def _post(self, request: Callable[[str], tuple[bytes, EngineRequest]], read: Callable[[bytes, str], T]) -> T:
+    async def _post(self, request: Ask, read: Callable[[bytes, str], T]) -> T:
         rid = f"teach-{uuid.uuid4().hex}"
         body, asked = request(rid)
 
@@ -176,7 +177,7 @@ class Scorer:
             )
 
     async def _require_tokenizer(self, probe: Probe) -> None:
-        def request(rid: str) -> tuple[bytes, EngineRequest]:
+        def request(rid: str) -> tuple[Sequence[bytes], EngineRequest]:
             return text_request(probe.text, rid), score_request([*probe.ids], 1, rid)
 
         try:

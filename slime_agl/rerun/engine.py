@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from slime_agl.engine.base import EngineInfo, EngineRequest
 from slime_agl.engine.generate import nothing_sampled
 from slime_agl.errors import EngineFailure, EngineRejected, EngineUnavailable
@@ -106,7 +108,7 @@ class RecordedEngine:
         """Nothing to close."""
 
     def _piece(self, script: Script, request: EngineRequest) -> Piece:
-        ids = array("i", map(int, request.ids_json.split(b",") if request.ids_json else ()))
+        ids = array("i", orjson.loads(b"[%b]" % b"".join(request.prompt.pieces)))
         images = tuple(request.extra.get("image_data", ()))
         piece = script.take(ids, images, request.model)
         if piece is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
 from slime_agl.engine.base import EngineRequest
+from slime_agl.engine.id_text import IdText
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -16,8 +18,7 @@ def ask(
     ids: list[int], rid: str = "r", session: str = "s", extra: dict[str, Any] | None = None, **params: Any
 ) -> EngineRequest:
     return EngineRequest(
-        ids_json=",".join(map(str, ids)).encode(),
-        prompt_length=len(ids),
+        prompt=IdText().extended(array("i", ids)),
         sampling_params=params,
         rid=rid,
         session_key=session,

@@ -10,13 +10,13 @@ import pytest
 from slime_agl.engine.base import EngineRequest
 from slime_agl.engine.faults import TryAgain, WrongAnswer
 from slime_agl.engine.generate import largest_answer, read_answer
+from slime_agl.engine.id_text import IdText
 from slime_agl.errors import EngineRejected
 
 VOCABULARY = 100
 MANY = 1000
 REQUEST = EngineRequest(
-    ids_json=b"1,2,3",
-    prompt_length=3,
+    prompt=IdText((b"1,2,3",), 3),
     sampling_params={"temperature": 0.5, "max_new_tokens": 3},
     rid="ro-1",
     session_key="session",
@@ -129,8 +129,7 @@ def test_what_is_kept_of_an_answer_is_bounded():
 
 def test_alternatives_that_were_asked_for_are_kept():
     asked = EngineRequest(
-        ids_json=b"1,2,3",
-        prompt_length=3,
+        prompt=IdText((b"1,2,3",), 3),
         sampling_params={},
         rid="ro-1",
         session_key="session",
@@ -230,7 +229,7 @@ def test_an_answer_that_is_not_true_is_tried_again(case: str):
     "entry", [[-1, 100], [-1, -1], [0.5, 11], [-1e5, 11], [None, 11], [False, 11], [-1, True], [-1]]
 )
 def test_one_wrong_token_among_many_is_found(entry: list[Any]):
-    asked = EngineRequest(ids_json=b"1,2,3", prompt_length=3, sampling_params={}, rid="ro-1", session_key="session")
+    asked = EngineRequest(prompt=IdText((b"1,2,3",), 3), sampling_params={}, rid="ro-1", session_key="session")
     entries = [[-0.5, number % VOCABULARY] for number in range(MANY)]
     assert len(read({"output_token_logprobs": entries}, request=asked).ids) == MANY
     with pytest.raises(WrongAnswer, match="entry 700 of 1000|at token 700 of 1000|the id (100|-1) in"):
@@ -242,8 +241,7 @@ def test_one_wrong_token_among_many_is_found(entry: list[Any]):
 )
 def test_alternatives_of_wrong_types_are_tried_again(found: Any):
     asked = EngineRequest(
-        ids_json=b"1,2,3",
-        prompt_length=3,
+        prompt=IdText((b"1,2,3",), 3),
         sampling_params={},
         rid="ro-1",
         session_key="session",
@@ -255,8 +253,7 @@ def test_alternatives_of_wrong_types_are_tried_again(found: Any):
 
 def test_prompts_with_images_are_counted_by_the_caller():
     shown = EngineRequest(
-        ids_json=b"1,2,3",
-        prompt_length=3,
+        prompt=IdText((b"1,2,3",), 3),
         sampling_params={},
         rid="ro-1",
         session_key="session",
@@ -310,8 +307,7 @@ def test_the_bound_of_an_answer_grows_with_what_was_asked_and_holds_true_ones():
     def bound(prompt: int = 3, extra: dict[str, Any] | None = None, experts: int | None = None, **params: Any) -> int:
         return largest_answer(
             EngineRequest(
-                ids_json=b"",
-                prompt_length=prompt,
+                prompt=IdText((), prompt),
                 sampling_params=params,
                 rid="r",
                 session_key="s",

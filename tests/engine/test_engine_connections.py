@@ -59,7 +59,7 @@ class Server:
 
 
 async def post(posts: Connections, url: str, body: bytes, headers: dict[str, str] | None = None, **options) -> Posted:
-    return await posts.post(url, body, headers, **{"read": lambda answer: answer, **options})
+    return await posts.post(url, [body], headers, **{"read": lambda answer: answer, **options})
 
 
 Serve = Callable[[Server], Awaitable[str]]

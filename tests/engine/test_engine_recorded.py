@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slime_agl.engine.base import EngineInfo, EngineRequest
+from slime_agl.engine.id_text import IdText
 from slime_agl.errors import EngineFailure, EngineRejected, EngineUnavailable
 from slime_agl.rerun.engine import RecordedEngine
 from slime_agl.trace.ledger import Ledger
@@ -43,8 +44,7 @@ def engine(*attempts: Ledger, errors: tuple[EngineFailure, ...] = (), **options:
 
 def ask(made: RecordedEngine, ids: list[int], rid: str = "r", **more: Any) -> Any:
     request = EngineRequest(
-        ids_json=",".join(map(str, ids)).encode(),
-        prompt_length=len(ids),
+        prompt=IdText().extended(array("i", ids)),
         sampling_params={"max_new_tokens": 9},
         rid=rid,
         session_key="s",

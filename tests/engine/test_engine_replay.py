@@ -14,6 +14,7 @@ from slime_agl.engine import route
 from slime_agl.engine.base import EngineRequest, Replay
 from slime_agl.engine.faults import WrongAnswer
 from slime_agl.engine.generate import read_answer, request_body
+from slime_agl.engine.id_text import IdText
 from slime_agl.engine.route import PROBE_RID, ranked_first
 from slime_agl.errors import ConfigError
 from slime_agl.local.engine.router import start_router
@@ -26,8 +27,7 @@ TOP_P = {"top_p": 0.9, "custom_params": {"return_top_p_token_ids": True}}
 
 def asked(start: int = 0, width: int | None = 6, prompt: int = 4) -> EngineRequest:
     return EngineRequest(
-        ids_json=b"",
-        prompt_length=prompt,
+        prompt=IdText((), prompt),
         sampling_params=TOP_P,
         rid="r",
         session_key="s",
@@ -37,8 +37,8 @@ def asked(start: int = 0, width: int | None = 6, prompt: int = 4) -> EngineReque
 
 
 def answered(request: EngineRequest, ids: list[int], fake: FakeReplay = FAKE, **meta: Any) -> Any:
-    body = orjson.loads(request_body(request, "r"))
-    given = fake.meta(body, range(10, 10 + request.prompt_length), ids)
+    body = orjson.loads(b"".join(request_body(request, "r")))
+    given = fake.meta(body, range(10, 10 + request.prompt.length), ids)
     given |= {"output_token_logprobs": [[-0.5, token, None] for token in ids], "finish_reason": {"type": "stop"}}
     given |= meta
     return read_answer(
@@ -62,9 +62,9 @@ def test_each_answer_brings_the_rows_from_the_first_token_wanted_to_the_last_but
 
 
 def test_the_request_says_from_where():
-    body = orjson.loads(request_body(asked(3), "r"))
+    body = orjson.loads(b"".join(request_body(asked(3), "r")))
     assert (body["return_routed_experts"], body["routed_experts_start_len"]) == (True, 3)
-    assert "return_routed_experts" not in orjson.loads(request_body(asked(width=None), "r"))
+    assert "return_routed_experts" not in orjson.loads(b"".join(request_body(asked(width=None), "r")))
 
 
 def test_an_abort_before_the_first_token_needs_no_replay_data():
@@ -155,9 +155,7 @@ async def test_behind_the_real_router_sessions_go_to_their_workers_and_survive_o
 
 
 def _wants(rid: str, key: str) -> EngineRequest:
-    return EngineRequest(
-        ids_json=b"1,2", prompt_length=2, sampling_params=TOP_P, rid=rid, session_key=key, experts_width=6
-    )
+    return EngineRequest(prompt=IdText((b"1,2",), 2), sampling_params=TOP_P, rid=rid, session_key=key, experts_width=6)
 
 
 def test_taking_a_worker_away_moves_its_keys_only():

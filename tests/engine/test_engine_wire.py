@@ -8,11 +8,11 @@ import pytest
 from slime_agl.engine.base import EngineRequest
 from slime_agl.engine.faults import TryAgain, refuse, words_of
 from slime_agl.engine.generate import nothing_sampled, request_body
+from slime_agl.engine.id_text import IdText
 from slime_agl.errors import EngineRejected
 
 REQUEST = EngineRequest(
-    ids_json=b"1,2,3",
-    prompt_length=3,
+    prompt=IdText((b"1,2", b",3"), 3),
     sampling_params={"temperature": 0.5, "max_new_tokens": 2},
     rid="ro-1",
     session_key="session",
@@ -20,7 +20,7 @@ REQUEST = EngineRequest(
 
 
 def test_body_holds_the_given_ids_and_asks_for_logprobs():
-    body = orjson.loads(request_body(REQUEST, "rid-7"))
+    body = orjson.loads(b"".join(request_body(REQUEST, "rid-7")))
     assert body == {
         "input_ids": [1, 2, 3],
         "sampling_params": {"temperature": 0.5, "max_new_tokens": 2},
@@ -32,14 +32,12 @@ def test_body_holds_the_given_ids_and_asks_for_logprobs():
 
 def test_body_carries_extra_fields_and_refuses_those_it_sets_itself():
     extra = EngineRequest(
-        ids_json=b"", prompt_length=0, sampling_params={}, rid="r", session_key="s", extra={"image_data": ["data:x"]}
+        prompt=IdText(), sampling_params={}, rid="r", session_key="s", extra={"image_data": ["data:x"]}
     )
-    assert orjson.loads(request_body(extra, "r"))["image_data"] == ["data:x"]
+    assert orjson.loads(b"".join(request_body(extra, "r")))["image_data"] == ["data:x"]
     with pytest.raises(ValueError, match="rid"):
         request_body(
-            EngineRequest(
-                ids_json=b"", prompt_length=0, sampling_params={}, rid="r", session_key="s", extra={"rid": "mine"}
-            ),
+            EngineRequest(prompt=IdText(), sampling_params={}, rid="r", session_key="s", extra={"rid": "mine"}),
             "r",
         )
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from slime_agl.chat.template.messages import Reply, ToolCall, reply_message
 from slime_agl.chat.template.tools import Tools
-from slime_agl.gateway.sessions.session import TEXTS_KEPT, IdText, IdTexts
+from slime_agl.engine.id_text import IdText
+from slime_agl.gateway.sessions.session import TEXTS_KEPT, IdTexts
 from slime_agl.gateway.turn.conversation import Context, Conversation, Node
 from slime_agl.gateway.turn.shared import Shared
 from slime_agl.trace.ledger import Ledger
@@ -30,8 +31,30 @@ def echoed(reply: Reply) -> dict[str, Any]:
     return {"role": "assistant", "content": reply.text, **({"tool_calls": calls} if calls else {})}
 
 
-def id_text(ids: array) -> IdText:
-    return IdText(",".join(map(str, ids)).encode(), len(ids))
+def written(text: IdText) -> tuple[bytes, int]:
+    assert text.size == sum(map(len, text.pieces))
+    return b"".join(text.pieces), text.length
+
+
+def decimals(ids: array) -> tuple[bytes, int]:
+    return ",".join(map(str, ids)).encode(), len(ids)
+
+
+@settings(max_examples=200, deadline=None)
+@given(lengths=st.lists(st.integers(0, 200), max_size=60), at=st.integers(0, 60))
+def test_a_text_that_grows_is_the_text_of_all_its_ids_in_few_pieces(lengths: list[int], at: int) -> None:
+    ids, text, earlier = array("i"), IdText(), []
+    for length in lengths:
+        added = array("i", range(len(ids), len(ids) + length))
+        ids, text = ids + added, text.extended(added)
+        earlier.append((ids, text))
+        sizes = [len(piece) for piece in text.pieces]
+        assert all(one >= 2 * next_one for one, next_one in zip(sizes, sizes[1:], strict=False))
+    for ids, text in earlier:
+        assert written(text) == decimals(ids)
+    if earlier:
+        size, length = len(decimals(earlier[at % len(earlier)][0])[0]), len(earlier[at % len(earlier)][0])
+        assert written(text.cut(size, length)) == decimals(earlier[at % len(earlier)][0])
 
 
 @settings(max_examples=150, deadline=None)
@@ -52,7 +75,7 @@ def test_a_held_prompt_is_the_ids_of_its_turn_wherever_the_tree_branches(
         ledger.commit(Turn(index=index, parent=above, new_ids=ids, parts=(part,), turn_id=f"turn-{index}"))
         held.keep(index, before.extended(ids).extended(output))
         for turn in {index, *(number for number in asked if number <= index)}:
-            assert held.of(turn) == id_text(ledger.ids(turn))
+            assert written(held.of(turn)) == decimals(ledger.ids(turn))
     assert len(held._texts) <= TEXTS_KEPT
 
 
@@ -69,9 +92,9 @@ def test_a_chain_of_turns_holds_one_text() -> None:
                 turn_id=f"turn-{index}",
             )
         )
-        held.keep(index, id_text(ledger.ids(index)))
+        held.keep(index, IdText().extended(ledger.ids(index)))
     assert list(held._texts) == [49]
-    assert held.of(7) == IdText(b"0,1,2,3,4,5,6,7", 8)
+    assert written(held.of(7)) == (b"0,1,2,3,4,5,6,7", 8)
 
 
 def conversation() -> tuple[Conversation, Node, Node]:

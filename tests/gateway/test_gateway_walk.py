@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from slime_agl.chat.template.messages import Reply, ToolCall, wire_message
-from slime_agl.gateway.turn import conversation
 from slime_agl.gateway.turn.conversation import Conversation, Node
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -17,15 +16,19 @@ USERS = [{"role": "user", "content": text} for text in ("one", "two", "three")]
 TOOLS = (None, [{"type": "function", "function": {"name": "look"}}])
 
 
+class FromRoot(Conversation):
+    def _start(self, root: Node, messages: Any) -> tuple[Node, int]:
+        return root, 0
+
+
 class Walked:
-    """A conversation whose walks begin at the root, or where the last request ended."""
+    """A conversation and its turns."""
 
-    def __init__(self, many: int) -> None:
-        self._many, self._held, self.nodes = many, Conversation(), []
+    def __init__(self, held: Conversation) -> None:
+        self._held, self.nodes = held, []
 
-    def ask(self, messages: list[Any], tools: Any, reply: Reply, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def ask(self, messages: list[Any], tools: Any, reply: Reply) -> Any:
         """Find the turn to continue, and add the turn that answers; return what was found."""
-        monkeypatch.setattr(conversation, "MANY", self._many)
         match = self._held.match(messages, tools, {})
         node = Node(
             index=len(self.nodes),
@@ -51,10 +54,10 @@ def echo(reply: Reply, rng: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_walk_finds_the_same_turn_from_the_root_and_from_where_the_last_request_ended(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int,
 ) -> None:
     rng = random.Random(seed)
-    slow, quick = Walked(10**9), Walked(0)
+    slow, quick = Walked(FromRoot()), Walked(Conversation())
     # Most conversations go on for long, since only those without branches are walked differently.
     odd = rng.choice((0.0, 0.05, 0.3))
     talks: list[tuple[list[Any], Any]] = [([SYSTEM, USERS[0]], TOOLS[0])]
@@ -76,7 +79,7 @@ def test_the_walk_finds_the_same_turn_from_the_root_and_from_where_the_last_requ
                 talks.append(([SYSTEM, rng.choice(USERS)], rng.choice(TOOLS)))
         calls = (ToolCall(f"c{number:06d}00", "look", '{"at": 1}'),) if rng.random() < 0.4 else ()
         reply = Reply(rng.choice(("yes", "no")), "", calls)
-        found = [one.ask(messages, tools, reply, monkeypatch) for one in (slow, quick)]
+        found = [one.ask(messages, tools, reply) for one in (slow, quick)]
         assert found[0] == found[1], number
         if rng.random() < odd:
             talks.append(talks[at])
@@ -92,10 +95,10 @@ def test_a_straight_conversation_is_not_walked_again(monkeypatch: pytest.MonkeyP
         return plain(self, node, *rest)
 
     monkeypatch.setattr(Conversation, "_end_of", noted)
-    talk, walked, messages = random.Random(1), Walked(0), [SYSTEM, USERS[0]]
+    talk, walked, messages = random.Random(1), Walked(Conversation()), [SYSTEM, USERS[0]]
     for _ in range(50):
         reply = Reply("yes", "", ())
         visited.clear()
-        walked.ask(messages, None, reply, monkeypatch)
+        walked.ask(messages, None, reply)
         assert len(visited) <= 2
         messages = [*messages, echo(reply, talk), USERS[1]]

@@ -85,10 +85,11 @@ class ChatCompletions:
     def read(self, body: object, session: Session, frame: Frame | None = None) -> ChatExchange:
         exchange = fields.options(FIELDS, body, frame, self._options, session.count)
         assert isinstance(body, dict), "options were read from it"
-        messages = fields.objects(body, "messages")
+        known = session.seen.known(body.get("messages"), self)
+        messages = fields.objects(body, "messages", known=known)
         if not messages:
             raise bad_field("messages", "messages must be a non-empty list of objects")
-        _check_calls(session.seen.unchecked(messages, self)[0], messages)
+        _check_calls(messages, known)
         session.seen.accept(messages, self, [])
         request, begun = exchange.request, None
         if not body.keys().isdisjoint(BEGUN_FIELDS):
@@ -261,9 +262,9 @@ def forced_tool(choice: Any, name: Any, tools: list[dict[str, Any]] | None) -> s
     )
 
 
-def _check_calls(new: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
-    """Refuse messages with malformed tool calls. new: those of them that have not been checked before."""
-    given = [calls for message in new if (calls := message.get("tool_calls"))]
+def _check_calls(messages: list[dict[str, Any]], known: int) -> None:
+    """Refuse messages with malformed tool calls. known: number of leading ones that were checked before."""
+    given = [calls for message in messages[known:] if (calls := message.get("tool_calls"))]
     if not all(map(_are_calls, given)):
         at = next(at for at, message in enumerate(messages) if not _are_calls(message.get("tool_calls") or []))
         where = f"messages[{at}].tool_calls"

@@ -163,12 +163,12 @@ def mapping(body: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A list of objects, empty if absent."""
+def objects(body: Mapping[str, Any], name: str, *, known: int = 0) -> list[dict[str, Any]]:
+    """A list of objects, empty if absent. known: number of leading elements that are known to be objects."""
     value = body.get(name)
     if value is None:
         return []
-    if not isinstance(value, list) or not {dict}.issuperset(map(type, value)):
+    if not isinstance(value, list) or not {dict}.issuperset(map(type, value[known:])):
         raise bad_field(name, f"{name} must be a list of objects")
     return value
 

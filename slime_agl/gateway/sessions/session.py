@@ -9,10 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import orjson
-from msgspec import Struct
-
+from slime_agl.engine.id_text import IdText
 from slime_agl.errors import EngineError, EngineFailure, EngineRejected, InvariantError
 from slime_agl.gateway.bodies import Bounds, Served
 from slime_agl.gateway.protocols.responses.stored import StoredResponses
@@ -29,21 +26,6 @@ from slime_agl.trace.ledger import Ledger
 TEXTS_KEPT = 4
 
 
-class IdText(Struct, frozen=True):
-    """A sequence of token ids. text: comma-separated decimals without brackets. length: number of ids."""
-
-    text: bytes = b""
-    length: int = 0
-
-    def extended(self, ids: array) -> IdText:
-        """Append `ids`. Serialises only these, so that a growing prompt is written once."""
-        if not ids:
-            return self
-        # As numpy, because a list would make an integer object of each id: 3 us instead of 12 for 640 ids.
-        added = orjson.dumps(np.frombuffer(ids, np.intc), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
-        return IdText(b",".join((self.text, added)) if self.text else added, self.length + len(ids))
-
-
 class IdTexts:
     """Ids of an attempt's turns (prompt and output) as text, ready for the engine.
 
@@ -53,33 +35,30 @@ class IdTexts:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._texts: dict[int, bytes] = {}
+        self._texts: dict[int, IdText] = {}
         self._ends = array("q")
 
     def of(self, index: int | None) -> IdText:
         """The exact ids of turn `index`; empty for None."""
         if index is None:
             return IdText()
-        found = self._texts.get(index) or self._part(index)
-        return (
-            IdText().extended(self._ledger.ids(index)) if found is None else IdText(found, self._ledger.length(index))
-        )
+        return self._texts.get(index) or self._part(index) or IdText().extended(self._ledger.ids(index))
 
     def keep(self, index: int, ids: IdText) -> None:
         """Keep the ids of turn `index`, the one committed last, in place of its parent's."""
-        self._ends.append(len(ids.text))
+        self._ends.append(ids.size)
         parent = self._ledger.turns[index].parent
         if parent is not None:
             self._texts.pop(parent, None)
-        self._texts[index] = ids.text
+        self._texts[index] = ids
         if len(self._texts) > TEXTS_KEPT:
             del self._texts[next(iter(self._texts))]
 
-    def _part(self, index: int) -> bytes | None:
+    def _part(self, index: int) -> IdText | None:
         """The text of a turn as a prefix of a later one's."""
         for leaf, text in self._texts.items():
             if leaf > index and any(turn.index == index for turn in self._ledger.path(leaf)):
-                return text[: self._ends[index]]
+                return text.cut(self._ends[index], self._ledger.length(index))
         return None
 
 

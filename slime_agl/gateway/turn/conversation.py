@@ -18,9 +18,6 @@ from slime_agl.gateway.request import Message
 from slime_agl.gateway.turn.siblings import continued
 from slime_agl.record.said import Said
 
-# Messages of a prompt above which walking from the root costs more than remembering where the last request ended.
-MANY = 48
-
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node:
@@ -77,12 +74,11 @@ class Node:
         return messages
 
 
-@dataclass(slots=True)
-class _Straight:
-    """A tree without branches. last: its last turn. prompt: messages of that turn's prompt, as sent; [] if few."""
+class _Straight(Struct, frozen=True):
+    """A tree without branches. last: its last turn. prompt: messages of that turn's prompt, as sent; () if unknown."""
 
     last: Node
-    prompt: list[Message]
+    prompt: Sequence[Message]
 
 
 class Context(Sequence[Message]):
@@ -200,10 +196,9 @@ class Conversation:
         root = node.root
         straight = self._straight.get(root.index)
         if node is root or (straight is not None and straight.last is node.parent):
-            known = node.end >= MANY and node.end == len(messages)
-            # The root's own messages may be shared with other attempts.
-            prompt = [*root.added, *messages[len(root.added) :]] if known else []
-            self._straight[root.index] = _Straight(node, prompt)
+            # Not of a root: most are never continued, and share their messages with other attempts.
+            known = node is not root and node.end == len(messages)
+            self._straight[root.index] = _Straight(node, messages if known else ())
         else:
             self._straight.pop(root.index, None)
 

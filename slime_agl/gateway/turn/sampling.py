@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from slime_agl.engine.base import Engine, EngineRequest
+from slime_agl.engine.id_text import IdText
 from slime_agl.errors import EngineRejected, InvariantError
 from slime_agl.gateway.refusal import bad_field, context_overflow
 from slime_agl.gateway.request import TurnRequest
 from slime_agl.gateway.sessions.calls import Call
-from slime_agl.gateway.sessions.session import IdText, Session, SessionSpec
+from slime_agl.gateway.sessions.session import Session, SessionSpec
 from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.stops import Stops
 from slime_agl.trace.turn import ABORT, LENGTH, Sampled
@@ -207,8 +208,7 @@ class Sampler:
         try:
             part = await self._engine.generate(
                 EngineRequest(
-                    ids_json=draft.ids.text,
-                    prompt_length=sent,
+                    prompt=draft.ids,
                     sampling_params=params,
                     rid=rid,
                     session_key=spec.session_key,

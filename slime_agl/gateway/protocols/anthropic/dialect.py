@@ -63,10 +63,11 @@ class AnthropicMessages:
         options = fields.options(FIELDS, body, frame, self._options, session.count)
         if options.exchange.request.max_tokens is None:
             raise bad_field("max_tokens", "max_tokens is missing; this protocol requires it")
-        told = _told(body)
-        new, made = session.seen.unchecked(told, self)
-        made = [*made, *messages_of(new, len(told) - len(new))]
-        session.seen.accept(told, self, made)
+        seen = session.seen
+        known = seen.known(body.get("messages"), self) if isinstance(body, dict) else 0
+        told = _told(body, known)
+        made = [*(seen.made if known else ()), *messages_of(told[known:], known)]
+        seen.accept(told, self, made)
         return options.with_messages(made)
 
     def read_count(self, body: object) -> TurnRequest:
@@ -174,8 +175,8 @@ class _Options(Struct, frozen=True):
         return replace(self.exchange, request=request)
 
 
-def _told(body: object) -> list[dict[str, Any]]:
-    told = fields.objects(body, "messages") if isinstance(body, dict) else []
+def _told(body: object, known: int = 0) -> list[dict[str, Any]]:
+    told = fields.objects(body, "messages", known=known) if isinstance(body, dict) else []
     if not told:
         raise bad_field("messages", "messages must be a non-empty list of objects")
     return told
