@@ -116,7 +116,7 @@ class Seen:
         return count if all(map(is_, elements, self.checked)) else 0
 
     def accept(self, elements: list[Any], reader: object, made: list[Any]) -> None:
-        """Note elements as checked, and what was made of them, if they are kept anyway: those of the body noted last."""
+        """Note elements as checked, and what was made of them, if they are kept anyway: those noted last."""
         if self.noted and self.noted[-1].elements is elements:
             self.checked, self.reader, self.made = elements, reader, made
 

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 from slime_agl.chat.template.images import Vision, images_of
 from slime_agl.chat.template.shape import Shape, find_shape
 from slime_agl.chat.template.token_text import token_bytes
-from slime_agl.chat.template.tokenizer import Tokenizer, core_of
+from slime_agl.chat.template.tokenizer import Tokenizer, private_core
 from slime_agl.errors import TemplateError
 from slime_agl.trace.turn import Media
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Core
-
     from slime_agl.chat.template.encoder import FastEncoder
 
 
@@ -56,7 +54,7 @@ class Renderer:
         self._template = chat_template
         self.vision = vision or Vision(lambda: None)
         self._template_kwargs = dict(template_kwargs or {})
-        self._core = _private_core(tokenizer)
+        self._core = private_core(tokenizer)
         self._encoder = encoder
         self._slow_lock = threading.Lock()
         self._added = frozenset(getattr(tokenizer, "added_tokens_decoder", ())) | frozenset(tokenizer.all_special_ids)
@@ -197,14 +195,3 @@ class Renderer:
             return self.render(messages, tools)
         except TemplateError:
             return None
-
-
-def _private_core(tokenizer: Tokenizer) -> Core | None:
-    """Return a copy of a fast tokenizer's Rust core, without truncation and padding; None for a slow one."""
-    core = core_of(tokenizer)
-    if core is None:
-        return None
-    own = copy.deepcopy(core)
-    own.no_truncation()
-    own.no_padding()
-    return own

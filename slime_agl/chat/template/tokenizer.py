@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,3 +46,14 @@ class Tokenizer(Protocol):
 def core_of(tokenizer: Tokenizer) -> Core | None:
     """Return the Rust core of a fast tokenizer, which it shares with every other user; None for a slow one."""
     return getattr(tokenizer, "backend_tokenizer", None)
+
+
+def private_core(tokenizer: Tokenizer) -> Core | None:
+    """Return a copy of a fast tokenizer's Rust core, without truncation and padding; None for a slow one."""
+    core = core_of(tokenizer)
+    if core is None:
+        return None
+    own = copy.deepcopy(core)
+    own.no_truncation()
+    own.no_padding()
+    return own
