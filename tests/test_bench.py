@@ -11,8 +11,9 @@ from typing import Any
 from bench.frame import interleaved, medians
 
 ROOT = Path(__file__).parents[1]
-# memory, 64 at once, 512 at once and one at a time, of ten turns each; and the long session (see bench.rounds.QUICK)
-TURNS = (4 + 8 + 32 + 2) * 10 + 5
+# memory, with twice as many before; 64 at once, 512 at once and one at a time, of ten turns each; and the long session
+# (see bench.rounds.QUICK)
+TURNS = (3 * 4 + 8 + 32 + 2) * 10 + 5
 
 RUN = f"""
 from bench.__main__ import SOURCES

@@ -259,7 +259,7 @@ def assert_is_tail_of_the_full_render(renderer: Renderer, plan: TemplateAudit, c
         return
     full = renderer.prompt_ids([*c.context, reply_message(c.reply), *c.new_messages], c.tools)
     held = full[: -len(delta.ids)]
-    assert held + delta.ids == full
+    assert held + delta.ids.tolist() == full
     assert delta.ids[0] in renderer.marker_ids, "a turn without a sampled stop token is closed"
     if not plan.rewrites(kind_of(c.reply, c.new_messages), reasoning=True):
         assert len(held) > len(renderer.prompt_ids(c.context, c.tools)), "nothing of the history is in the delta"

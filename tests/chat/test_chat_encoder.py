@@ -60,8 +60,8 @@ def both() -> tuple[PreTrainedTokenizerFast, FastEncoder]:
     return tokenizer, encoder
 
 
-def own(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False)
+def own(tokenizer: PreTrainedTokenizerFast, text: str) -> array:
+    return array("i", tokenizer.encode(text, add_special_tokens=False))
 
 
 pieces = st.sampled_from(
@@ -74,7 +74,7 @@ pieces = st.sampled_from(
 def test_any_text_gets_the_tokenizers_ids(both: tuple[PreTrainedTokenizerFast, FastEncoder], parts: list[str]) -> None:
     tokenizer, encoder = both
     text = "".join(parts)
-    assert Renderer(tokenizer, chat_template="x", encoder=encoder).encode(text) == own(tokenizer, text)
+    assert Renderer(tokenizer, chat_template="x", encoder=encoder).packed(text) == own(tokenizer, text)
 
 
 @settings(max_examples=300, deadline=None)
@@ -136,7 +136,7 @@ def test_settings_of_the_tokenizer_do_not_cut_or_pad_its_ids() -> None:
     core.enable_padding(length=40)
     encoder = fast_encoder(tokenizer)
     assert encoder is not None and encoder.encode("the tide") == plain
-    assert Renderer(tokenizer, chat_template="x", encoder=encoder).encode("the tide") == plain
+    assert Renderer(tokenizer, chat_template="x", encoder=encoder).packed("the tide") == plain
 
 
 def test_a_renderer_encodes_with_what_it_is_given(
@@ -144,7 +144,7 @@ def test_a_renderer_encodes_with_what_it_is_given(
 ) -> None:
     tokenizer, encoder = both
     renderer = Renderer(tokenizer, chat_template="{{ 'x' }}", encoder=encoder)
-    monkeypatch.setattr(encoder, "encode", lambda text: [len(text)])
+    monkeypatch.setattr(encoder, "encode", lambda text: array("i", [len(text)]))
     assert renderer.prompt_ids([{"role": "user", "content": ""}], None) == [1]
 
 
@@ -172,7 +172,7 @@ def test_odd_tokenizers_are_encoded_for_exactly_or_left_alone(made: Callable[[],
     signs = ["abc", "a", "b", "c", " <pad> ", "x<pad>", "<pad>", "a<b", "a<|im_end|>x", " ", "\n", *SPECIAL]
     for _ in range(500):
         text = "".join(chance.choices(signs, k=chance.randrange(12)))
-        assert renderer.encode(text) == own(tokenizer, text)
+        assert renderer.packed(text) == own(tokenizer, text)
 
 
 def test_an_encoder_with_other_ids_is_not_used(

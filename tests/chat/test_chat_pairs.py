@@ -200,7 +200,7 @@ def holds(renderer: Renderer, encoder: DeltaEncoder, c: Continuation) -> bool:
     except TemplateError:
         return False
     full = renderer.encode(text)
-    assert full[-len(delta.ids) :] == delta.ids, c
+    assert full[-len(delta.ids) :] == delta.ids.tolist(), c
     assert delta.ids[0] in renderer.marker_ids, "a turn that sampled no stop token is closed for it"
     held = renderer.decode(full[: -len(delta.ids)])
     said = c.reply.tool_calls[-1].arguments if c.reply.tool_calls else c.reply.text

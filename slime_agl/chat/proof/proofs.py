@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -79,7 +80,7 @@ def whole(renderer: Renderer, c: Continuation, kwargs: Mapping[str, object] | No
 
 def _choose(renderer: Renderer, fulls: list[tuple[Probe, str]]) -> tuple[Method, str]:
     """Return the cheapest method that is right for every probe, and why the next cheaper one is not."""
-    encoded = [(probe, full, renderer.encode(full)) for probe, full in fulls]
+    encoded = [(probe, full, renderer.packed(full)) for probe, full in fulls]
     against = ""
     for method in ("short", "real"):
         failure = next((why for case in encoded if (why := _failure(renderer, *case, method))), "")
@@ -89,7 +90,7 @@ def _choose(renderer: Renderer, fulls: list[tuple[Probe, str]]) -> tuple[Method,
     return "fork", against
 
 
-def _failure(renderer: Renderer, probe: Probe, full: str, full_ids: list[int], method: Method) -> str:
+def _failure(renderer: Renderer, probe: Probe, full: str, full_ids: array, method: Method) -> str:
     """Return '' if the delta is the text after the continued turn in the full render, else the reason why not."""
     tail = tail_of(renderer, probe.continuation, method)
     if isinstance(tail, Fork):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Protocol
@@ -26,7 +27,7 @@ class Delta(Struct, frozen=True):
     media: images among them. rendered: the template was run; else the text was assembled (see `glue`).
     """
 
-    ids: list[int]
+    ids: array
     media: Media | None = None
     rendered: bool = True
 
@@ -112,7 +113,7 @@ class DeltaEncoder:
             self._short.add(known)
         return method
 
-    def _splice(self, ids: list[int], last_id: int | None) -> list[int]:
+    def _splice(self, ids: array, last_id: int | None) -> array:
         """Drop the marker if the model already ended its turn.
 
         Without a sampled stop id (length, stop string, abort) the marker stays, as glue, and closes the turn.

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import random
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slime_agl.chat.template.token_text import token_bytes
 from slime_agl.chat.template.tokenizer import Tokenizer, private_core
+from slime_agl.trace.turn import token_array
 
 if TYPE_CHECKING:
     from fastokens import Tokenizer as Fast
@@ -63,13 +65,16 @@ class FastEncoder:
     def __init__(self, fast: Fast, texts: Mapping[int, bytes] | None) -> None:
         self._fast, self._texts = fast, texts
 
-    def encode(self, text: str) -> list[int] | None:
+    def encode(self, text: str) -> array | None:
         """Return the ids of `text`, adding no special tokens; None if only the core can encode it."""
         try:
-            return self._fast.encode(text).ids
+            packed, _ = self._fast.encode_batch_flat([text])
         except Exception as error:  # a limit of its pattern matcher, or no text; the core has none or says so
             logger.debug("encoding %d characters with the tokenizer itself: %s", len(text), error)
             return None
+        ids = array("i")
+        ids.frombytes(packed)
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str | None:
         """Return the text of `ids`, special tokens included; None if only the core can decode them."""
@@ -101,7 +106,7 @@ def fast_encoder(tokenizer: Tokenizer) -> FastEncoder | None:
     tried = 0
     for text in _trials(core, vocabulary, list(added.values())):
         tried += 1
-        if encoder.encode(text) != core.encode(text, add_special_tokens=False).ids:
+        if encoder.encode(text) != token_array(core.encode(text, add_special_tokens=False).ids):
             logger.info("fastokens encodes %r differently; encoding with the tokenizer itself", text[:60])
             return None
     logger.info("encoding with fastokens; it agrees with the tokenizer on %d texts", tried)

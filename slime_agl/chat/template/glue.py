@@ -18,6 +18,7 @@ from __future__ import annotations
 import ast
 import re
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 
 import orjson
@@ -71,7 +72,7 @@ class Glue:
         self._proving = threading.Lock()
         self._cached: LRU[object, tuple[Manner | None, Pieces | None]] = LRU(CACHED)
 
-    def ids(self, c: Continuation, *, quick: bool = False) -> list[int] | None:
+    def ids(self, c: Continuation, *, quick: bool = False) -> array | None:
         """Return the ids that `tail_of` returns with method 'short', or None if the tail has to be rendered.
 
         Raises:
@@ -83,7 +84,7 @@ class Glue:
         if manner is None or pieces is None:
             return None
         # The text is encoded whole: tokens may span the border between a piece and a content.
-        ids = self._renderer.encode(_joined(pieces, c.new_messages, manner))
+        ids = self._renderer.packed(_joined(pieces, c.new_messages, manner))
         return ids if ids and ids[0] in self._renderer.marker_ids else None
 
     def _pieces(self, c: Continuation, quick: bool) -> tuple[Manner | None, Pieces | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 import threading
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from slime_agl.chat.template.shape import Shape, find_shape
 from slime_agl.chat.template.token_text import token_bytes
 from slime_agl.chat.template.tokenizer import Tokenizer, private_core
 from slime_agl.errors import TemplateError
-from slime_agl.trace.turn import Media
+from slime_agl.trace.turn import Media, token_array
 
 if TYPE_CHECKING:
     from slime_agl.chat.template.encoder import FastEncoder
@@ -144,25 +145,33 @@ class Renderer:
         self, messages: Sequence[dict], tools: list[dict] | None, kwargs: Mapping[str, object] | None = None
     ) -> list[int]:
         """Return the ids of a first prompt: all messages and the generation prompt."""
-        return self.encode_with_images(self.render(messages, tools, kwargs), messages)[0]
+        return self.encode_with_images(self.render(messages, tools, kwargs), messages)[0].tolist()
 
-    def encode_with_images(self, text: str, messages: Sequence[dict]) -> tuple[list[int], Media | None]:
+    def encode_with_images(self, text: str, messages: Sequence[dict]) -> tuple[array, Media | None]:
         """Encode rendered text with the images of `messages`; return ids and images.
 
         Raises:
             TemplateError: an image cannot be encoded.
         """
         urls = images_of(messages)
-        return self.vision.encode(text, urls) if urls else (self.encode(text), None)
+        if not urls:
+            return self.packed(text), None
+        ids, media = self.vision.encode(text, urls)
+        return token_array(ids), media
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return the ids of `text`; no beginning or end of sequence is added by default."""
         if self._encoder is not None and not add_special_tokens and (ids := self._encoder.encode(text)) is not None:
-            return ids
+            return ids.tolist()
         if self._core is not None:
             return self._core.encode(text, add_special_tokens=add_special_tokens).ids
         with self._slow_lock:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    def packed(self, text: str) -> array:
+        """Return the ids of `text` as turns keep them; no beginning or end of sequence is added."""
+        ids = None if self._encoder is None else self._encoder.encode(text)
+        return token_array(self.encode(text)) if ids is None else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of `ids`, without clean-up of spaces."""

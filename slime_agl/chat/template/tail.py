@@ -10,6 +10,7 @@ that.
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -62,7 +63,7 @@ class Tail(Struct, frozen=True):
     """
 
     text: str
-    ids: list[int]
+    ids: array
     gap: str
     media: Media | None = None
 

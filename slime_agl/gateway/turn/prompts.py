@@ -7,6 +7,7 @@ would cost time with its length, and would not reproduce sampled ids: encode(dec
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Sequence
 from functools import partial
 
@@ -24,7 +25,7 @@ from slime_agl.gateway.turn.long_texts import SHORT_TEXT, LongTexts
 from slime_agl.gateway.turn.own_prompts import ids_prompt, text_prompt
 from slime_agl.gateway.turn.prompt import Prompt
 from slime_agl.gateway.turn.shared import Shared
-from slime_agl.trace.turn import Media, token_array
+from slime_agl.trace.turn import Media
 
 # Number of tools, and characters of a prompt with tools, below which rendering inline is cheaper than a thread hop.
 FEW_TOOLS, LONG_TOOLS = 16, 40_000
@@ -78,7 +79,7 @@ class PromptMaker:
                     session.count("rendered_deltas")
                 return Prompt(
                     parent=node.index,
-                    new_ids=token_array(delta.ids),
+                    new_ids=delta.ids,
                     fork=fork,
                     media=delta.media,
                     node=node,
@@ -96,7 +97,7 @@ class PromptMaker:
         ids, media = await self._encode(session, normal, request)
         return Prompt(
             parent=None,
-            new_ids=token_array(ids),
+            new_ids=ids,
             fork=fork,
             media=media,
             added=added,
@@ -139,11 +140,11 @@ class PromptMaker:
 
     async def _encode(
         self, session: Session, messages: list[Message], request: TurnRequest
-    ) -> tuple[list[int], Media | None]:
+    ) -> tuple[array, Media | None]:
         """Render and encode a whole prompt, on a thread unless it is so short that the hop would cost more."""
         kwargs = dict(request.template_kwargs)
 
-        def encode() -> tuple[list[int], Media | None]:
+        def encode() -> tuple[array, Media | None]:
             if request.begun is None:
                 text = self._renderer.render(messages, request.tools, kwargs)
             else:
