@@ -340,3 +340,34 @@ def test_a_message_that_is_wrong_is_named_by_its_place() -> None:
     parsed = shared.parse(orjson.dumps({**CLAUDE, "messages": talk}), "messages", attempt.seen)
     with pytest.raises(Refusal, match=r"messages\[3\] has role 'nobody'"):
         dialect.read(parsed.body, attempt, parsed.frame)
+
+
+def test_what_was_refused_is_checked_again() -> None:
+    shared, attempt, dialect = Repeats(), Attempt(), ChatCompletions("m", None)
+    told: list[Any] = [{"role": "user", "content": "hi"}]
+    bad = {"role": "assistant", "content": "", "tool_calls": [7]}
+    for more in ([], [{"role": "user", "content": "and?"}], [bad], [{"role": "user", "content": "again"}]):
+        told += more
+        parsed = shared.parse(orjson.dumps({"messages": told}), "messages", attempt.seen)
+        if bad in told:
+            with pytest.raises(Refusal, match="tool_calls"):
+                dialect.read(parsed.body, attempt, parsed.frame)
+        else:
+            dialect.read(parsed.body, attempt, parsed.frame)
+    noted = attempt.seen.noted[-1]
+    assert noted.before is not None and noted.before.before is None, "earlier bodies are let go"
+
+
+def test_two_conversations_of_one_attempt_are_checked_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+    monkeypatch.setattr(
+        "slime_agl.gateway.protocols.chat._check_calls", lambda messages, known: checked.append(len(messages) - known)
+    )
+    shared, attempt, dialect = Repeats(), Attempt(), ChatCompletions("m", None)
+    talks: list[list[Any]] = [[{"role": "user", "content": text}] for text in "ab"]
+    for number in range(4):
+        for talk in talks:
+            parsed = shared.parse(orjson.dumps({"messages": talk}), "messages", attempt.seen)
+            dialect.read(parsed.body, attempt, parsed.frame)
+            talk += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": str(number)}]
+    assert checked == [1, 1] + [2] * 6

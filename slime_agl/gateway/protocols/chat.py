@@ -85,12 +85,12 @@ class ChatCompletions:
     def read(self, body: object, session: Session, frame: Frame | None = None) -> ChatExchange:
         exchange = fields.options(FIELDS, body, frame, self._options, session.count)
         assert isinstance(body, dict), "options were read from it"
-        known = session.seen.known(body.get("messages"), self)
+        known, _ = session.seen.known(body.get("messages"), self)
         messages = fields.objects(body, "messages", known=known)
         if not messages:
             raise bad_field("messages", "messages must be a non-empty list of objects")
         _check_calls(messages, known)
-        session.seen.accept(messages, self, [])
+        session.seen.accept(messages, self)
         request, begun = exchange.request, None
         if not body.keys().isdisjoint(BEGUN_FIELDS):
             messages, begun = split_begun(body, messages)

@@ -63,11 +63,10 @@ class AnthropicMessages:
         options = fields.options(FIELDS, body, frame, self._options, session.count)
         if options.exchange.request.max_tokens is None:
             raise bad_field("max_tokens", "max_tokens is missing; this protocol requires it")
-        seen = session.seen
-        known = seen.known(body.get("messages"), self) if isinstance(body, dict) else 0
+        known, made = session.seen.known(body.get("messages"), self) if isinstance(body, dict) else (0, ())
         told = _told(body, known)
-        made = [*(seen.made if known else ()), *messages_of(told[known:], known)]
-        seen.accept(told, self, made)
+        made = [*made, *messages_of(told[known:], known)]
+        session.seen.accept(told, self, made)
         return options.with_messages(made)
 
     def read_count(self, body: object) -> TurnRequest:
