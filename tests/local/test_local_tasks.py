@@ -140,7 +140,8 @@ def test_a_teacher_teaches_without_reward_what_it_knows(training, trials):
         return step.rollout.metrics["rollout/agl/teacher/reverse_kl"]
 
     run = until(training("distill"), 30, lambda run: run[-1].reward > 0.5 and gap(run[-1]) < 0.5 * gap(run[0]))
-    assert run[-1].reward > 0.5 > 0.3 > run[0].reward
+    # Before it learns, a step has 0.22 on average, with a deviation of 0.05.
+    assert run[-1].reward > 0.5 > 0.4 > run[0].reward
     assert gap(run[-1]) < 0.5 * gap(run[0])
     assert {*run[0].rollout.train_data["rewards"]} == {0.0}
     assert any({*sample.loss_mask} == {0, 1} for sample in run[0].rollout.samples)
