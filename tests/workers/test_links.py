@@ -97,7 +97,7 @@ async def test_a_call_that_is_cancelled_before_it_could_begin_ends(start, tmp_pa
             call = asyncio.ensure_future(link.call(method, *arguments, lane=lane))
             await asyncio.sleep(0)
             call.cancel()
-            done, _ = await asyncio.wait({call}, timeout=60)
+            done, _ = await asyncio.wait({call}, timeout=20)
             assert done, f"{method} never came back"
             with pytest.raises(asyncio.CancelledError):
                 await call

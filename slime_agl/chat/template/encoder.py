@@ -1,8 +1,8 @@
 """Encode and decode faster than the tokenizer itself, where that provably gives the same ids and text.
 
 fastokens reads the same tokenizer.json. With Qwen's vocabulary it encodes 200 tokens of Python in 2 us, Hugging Face's
-tokenizers in 160. Decoding by a table takes 34 us for 1,000 ids, the two libraries 60 and 98. Both are compared with the
-tokenizer before use.
+tokenizers in 160. Decoding 1,000 ids takes 34 us by a table, 60 and 98 with the two libraries. Both are compared with
+the tokenizer before use.
 """
 
 from __future__ import annotations
