@@ -88,6 +88,7 @@ def test_twenty_steps_hold_no_more_than_six(fake_sglang, steps, overrides: dict[
             most |= left(run)
     after = left(run)
     gc.unfreeze()
-    # What is under way at a step's end differs from step to step; what leaks adds up over four executions a step.
-    grown = {name: (most[name], count) for name, count in after.items() if count > 2 * most[name] + 4}
+    # What is under way at a step's end differs from step to step: up to four executions with two calls each. What leaks
+    # adds up over four executions in each of fourteen steps.
+    grown = {name: (most[name], count) for name, count in after.items() if count > 2 * most[name] + 12}
     assert grown == {}, "kind: (most in the first steps, after the last)"
