@@ -82,7 +82,7 @@ def _round(load: Process, subject: Process, engine: str, scale: Scale) -> Found:
     found: Found = {"turns": 0, "errors": 0}
 
     def run(sessions: int, turns: int, at_once: int, length: int = 200, *, name: str = "") -> dict[str, Any]:
-        """Work on sessions that end with it, unless they have a name."""
+        """Run sessions and close them; sessions with a name stay open."""
         kept, name = bool(name), name or f"bench-{next(NUMBERS)}"
         subject.ask(open=name, count=sessions)
         before = subject.ask(cpu=True)
@@ -97,8 +97,8 @@ def _round(load: Process, subject: Process, engine: str, scale: Scale) -> Found:
             subject.ask(close=name)
         return done
 
-    # Sessions use what a process freed while it started first, which is worth thousands of turns. So these are added
-    # to twice as many that are open.
+    # A process first reuses the memory that it freed at its start, enough for thousands of turns. So measure sessions
+    # that are added to twice as many open ones.
     filling = f"filling-{next(NUMBERS)}"
     before = run(2 * scale.held, 10, 4, name=filling)["resident"]
     held = run(scale.held, 10, 4)

@@ -68,7 +68,8 @@ class _Noted(Struct):
 
     length: bytes up to the end of its last element. digest: their hash. held: a body that begins with them, with
     `hashed`, their hash so far; both None for bodies that are not held.
-    reader: who checked its elements. made: what that made of them. before: the one it continues, until it is checked.
+    reader: the dialect that checked its elements. made: what it made of them. before: the conversation that this one
+    continues, None once this one is checked.
     """
 
     frame: Frame
@@ -182,7 +183,7 @@ class Repeats:
             if LEAST_HELD <= len(raw) <= LARGEST_HELD:
                 noted.held, noted.hashed = raw, hashed.copy()
             if found is not None:
-                found.before = None  # if its elements were refused
+                found.before = None  # set if its elements were refused; else these would form a chain
             seen.note(noted, found)
         hashed.update(frame.after)
         return Parsed({**frame.fields, frame.array: elements}, hashed.digest(), frame)

@@ -187,9 +187,7 @@ def test_an_encoder_with_other_ids_is_not_used(
     assert "differently" in caplog.text
 
 
-def test_what_fastokens_does_not_support_is_left_alone(
-    tokenizer_for: Callable[[list[str], str], Renderer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_fastokens_does_not_support_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     core = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
     with caplog.at_level("INFO"):
         assert fast_encoder(PreTrainedTokenizerFast(tokenizer_object=core)) is None

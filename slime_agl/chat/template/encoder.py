@@ -69,7 +69,7 @@ class FastEncoder:
         """Return the ids of `text`, adding no special tokens; None if only the core can encode it."""
         try:
             packed, _ = self._fast.encode_batch_flat([text])
-        except Exception as error:  # a limit of its pattern matcher, or no text; the core has none or says so
+        except Exception as error:  # a limit that the core does not have, or text that the core refuses too
             logger.debug("encoding %d characters with the tokenizer itself: %s", len(text), error)
             return None
         ids = array("i")

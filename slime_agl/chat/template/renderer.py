@@ -161,17 +161,12 @@ class Renderer:
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return the ids of `text`; no beginning or end of sequence is added by default."""
-        if self._encoder is not None and not add_special_tokens and (ids := self._encoder.encode(text)) is not None:
-            return ids.tolist()
-        if self._core is not None:
-            return self._core.encode(text, add_special_tokens=add_special_tokens).ids
-        with self._slow_lock:
-            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+        return self._by_tokenizer(text, special=True) if add_special_tokens else self.packed(text).tolist()
 
     def packed(self, text: str) -> array:
-        """Return the ids of `text` as turns keep them; no beginning or end of sequence is added."""
+        """Return the ids of `text` as an array; no beginning or end of sequence is added."""
         ids = None if self._encoder is None else self._encoder.encode(text)
-        return token_array(self.encode(text)) if ids is None else ids
+        return token_array(self._by_tokenizer(text, special=False)) if ids is None else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of `ids`, without clean-up of spaces."""
@@ -187,6 +182,13 @@ class Renderer:
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         """Return the UTF-8 bytes of each id on its own."""
         return token_bytes(self._tokenizer, ids)
+
+    def _by_tokenizer(self, text: str, *, special: bool) -> list[int]:
+        """Encode with the tokenizer itself. special: add the beginning and end of sequence."""
+        if self._core is not None:
+            return self._core.encode(text, add_special_tokens=special).ids
+        with self._slow_lock:
+            return list(self._tokenizer.encode(text, add_special_tokens=special))
 
     def _set_stop_ids(self, stop_ids: frozenset[int]) -> None:
         """Set the stop ids, and the markers among them: those that show the end of a turn in rendered text.
